@@ -1,0 +1,119 @@
+"""The settings, declared once: flags, environment variables, keys of a script file and their docs all come from here.
+
+Names and meanings are those of `vllm serve`. What is set where wins in this order: flag, environment variable
+(`STUBSERVER_` + the name in capitals), key of the script file, default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import ValidationError as PydanticError
+
+from stubserver.errors import SettingsError
+from stubserver.sampling.logprobs import LogprobsMode
+
+ENV_PREFIX = "STUBSERVER_"
+
+
+def _one_or_more(value: Any) -> Any:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _json_object(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_more, json_schema_input_type=str | tuple[str, ...])]
+"""One string or a list; in an environment variable, separated by commas."""
+
+JsonObject = Annotated[dict[str, Any], BeforeValidator(_json_object)]
+"""An object; as a flag or an environment variable, JSON text."""
+
+
+class Settings(BaseModel):
+    """How the server behaves. The script says what the model says."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    served_model_name: Names = Field(
+        ("stub",),
+        min_length=1,
+        description="The names that a request's `model` may have. The first one is shown in replies.",
+    )
+    tokenizer: str = Field(
+        "builtin",
+        description="`builtin`, a tokenizer.json, or a directory with one. In a script file, relative to that file.",
+    )
+    max_model_len: int = Field(4096, ge=1, description="Context length: prompt and output tokens together.")
+    max_logprobs: int = Field(
+        20, ge=-1, description="Most `logprobs` that a request may ask for; -1 allows the whole vocabulary."
+    )
+    logprobs_mode: LogprobsMode = Field(
+        "raw_logprobs",
+        description="What logprobs report: before (`raw_`) or after (`processed_`) masks, penalties, temperature and "
+        "top-k/top-p; `_logits` instead of `_logprobs` for unnormalised values.",
+    )
+    api_key: Names = Field(
+        (), description="Keys of which a request to /v1/* or /inference/* must carry one as bearer token."
+    )
+    return_tokens_as_token_ids: bool = Field(
+        False, description="Show tokens as `token_id:N` in logprobs, unless the request says otherwise."
+    )
+    enable_force_include_usage: bool = Field(False, description="Send usage in every stream, asked for or not.")
+    enable_prompt_tokens_details: bool = Field(False, description="Report `prompt_tokens_details` in usage.")
+    override_generation_config: JsonObject = Field(
+        {},
+        description="Defaults for requests that leave a field out: temperature, top_k, top_p, min_p, "
+        "repetition_penalty, presence_penalty, frequency_penalty; `max_new_tokens` also caps max_tokens.",
+    )
+    logits_processors: Names = Field(
+        (),
+        description="Custom logits processors, `module:Class` or `module:function` (or `file.py:…`): "
+        "numpy row in, row out.",
+    )
+    model_runner: Literal["v1", "v2"] = Field(
+        "v2",
+        description="Whose order of stages to follow; "
+        "they differ where a custom processor meets penalties or bad words.",
+    )
+    enable_scale_out: bool = Field(False, description="Serve /inference/v1/*, which answers 403 otherwise.")
+    seed: int = Field(0, description="Seeds requests without a seed of their own, and pseudo-random rows of a script.")
+
+
+def resolve_settings(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    file_keys: Mapping[str, Any],
+    file_name: str = "script",
+) -> Settings:
+    """Settings from what was given: names → values of flags and of file keys, and the process's environment.
+
+    Raises SettingsError, which names the flag, variable or key that can't be used.
+    """
+    sources: dict[str, tuple[str, Any]] = {}
+    for name, value in file_keys.items():
+        sources[name] = (f"{file_name}: {name}", value)
+    for name in Settings.model_fields:
+        variable = ENV_PREFIX + name.upper()
+        if variable in environ:
+            sources[name] = (variable, environ[variable])
+    for name, value in flags.items():
+        sources[name] = (flag_name(name), value)
+    try:
+        return Settings.model_validate({name: value for name, (_, value) in sources.items()})
+    except PydanticError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        where = sources[name][0] if name in sources else name
+        raise SettingsError(f"{where}: {first['msg']} (got {first['input']!r})") from None
+
+
+def flag_name(setting: str) -> str:
+    """`max_logprobs` → `--max-logprobs`."""
+    return "--" + setting.replace("_", "-")
