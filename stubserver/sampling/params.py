@@ -1,0 +1,234 @@
+"""How to sample: vLLM's parameters, their limits, and the words in which vLLM refuses a value.
+
+Checks come in two rounds, as in vLLM 0.32.0 (`sampling_params.py`): `check_values` when the parameters are made, before
+a reply starts; `check_model` when the engine takes the request, which in a stream is after the 200 went out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stubserver.errors import ValidationError
+
+GREEDY_BELOW = 1e-5
+"""A temperature below this samples greedily."""
+
+LOWEST_TEMPERATURE = 1e-2
+"""A temperature between 0 and this is raised to it: so only 0 itself is greedy."""
+
+MAX_LOGPROB_TOKEN_IDS = 128
+"""Most `logprob_token_ids` of a request."""
+
+MAX_N = 16384
+"""Most choices of a request."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SamplingParams:
+    """What one prompt's generation is made with, every default filled in.
+
+    `logprobs` None returns none; -1 means the whole vocabulary. `bad_words_token_ids` are the token sequences that the
+    `bad_words` stand for. `stop_token_ids` end the generation; `min_tokens` keeps them and EOS masked until reached.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logprob_token_ids: Sequence[int] | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    logit_bias: Mapping[int, float] | None = None
+    bad_words: Sequence[str] = ()
+    bad_words_token_ids: Sequence[Sequence[int]] = ()
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the best token is taken, top_p, top_k and min_p being off."""
+        return self.temperature < GREEDY_BELOW
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether a step has to report values."""
+        return self.logprobs is not None or bool(self.logprob_token_ids)
+
+
+def effective_temperature(temperature: float) -> float:
+    """The temperature that is sampled with: tiny ones are raised."""
+    return LOWEST_TEMPERATURE if 0 < temperature < LOWEST_TEMPERATURE else temperature
+
+
+def parse_logit_bias(logit_bias: Mapping[str, float] | None) -> dict[int, float] | None:
+    """JSON's string keys → token ids; values clamped to [-100, 100]."""
+    if logit_bias is None:
+        return None
+    bad_keys = [key for key in logit_bias if not _is_int(key)]
+    if bad_keys:
+        message = f"logit_bias contains key(s) that cannot be converted to integer token IDs: {bad_keys!r}"
+        raise ValidationError(message, parameter="logit_bias", value=bad_keys)
+    return {int(key): min(100.0, max(-100.0, bias)) for key, bias in logit_bias.items()}
+
+
+def _is_int(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
+Check = tuple[Callable[[SamplingParams], bool], Callable[[SamplingParams], str], str | None]
+"""(is it refused, vLLM's words, the field that the error names)."""
+
+_VALUE_CHECKS: tuple[Check, ...] = (
+    (lambda p: p.n < 1, lambda p: f"n must be at least 1, got {p.n}.", None),
+    (
+        lambda p: p.n > MAX_N,
+        lambda p: (
+            f"n must be at most {MAX_N}, got {p.n}. To increase this limit, set the VLLM_MAX_N_SEQUENCES "
+            "environment variable."
+        ),
+        "n",
+    ),
+    (
+        lambda p: not -2 <= p.presence_penalty <= 2,
+        lambda p: f"presence_penalty must be in [-2, 2], got {p.presence_penalty}.",
+        None,
+    ),
+    (
+        lambda p: not -2 <= p.frequency_penalty <= 2,
+        lambda p: f"frequency_penalty must be in [-2, 2], got {p.frequency_penalty}.",
+        None,
+    ),
+    (
+        lambda p: not math.isfinite(p.repetition_penalty),
+        lambda p: f"repetition_penalty must be a finite number, got {p.repetition_penalty}.",
+        None,
+    ),
+    (
+        lambda p: p.repetition_penalty <= 0,
+        lambda p: f"repetition_penalty must be greater than zero, got {p.repetition_penalty}.",
+        None,
+    ),
+    (
+        lambda p: not math.isfinite(p.temperature),
+        lambda p: f"temperature must be a finite number, got {p.temperature}.",
+        "temperature",
+    ),
+    (
+        lambda p: p.temperature < 0,
+        lambda p: f"temperature must be non-negative, got {p.temperature}.",
+        "temperature",
+    ),
+    (
+        lambda p: p.temperature > 2,
+        lambda p: f"temperature must be in [0, 2], got {p.temperature}.",
+        "temperature",
+    ),
+    (lambda p: not 0 < p.top_p <= 1, lambda p: f"top_p must be in (0, 1], got {p.top_p}.", "top_p"),
+    (lambda p: p.top_k < -1, lambda p: f"top_k must be 0 (disable), or at least 1, got {p.top_k}.", None),
+    (lambda p: not 0 <= p.min_p <= 1, lambda p: f"min_p must be in [0, 1], got {p.min_p}.", None),
+    (lambda p: p.max_tokens < 1, lambda p: f"max_tokens must be at least 1, got {p.max_tokens}.", "max_tokens"),
+    (
+        lambda p: p.min_tokens < 0,
+        lambda p: f"min_tokens must be greater than or equal to 0, got {p.min_tokens}.",
+        None,
+    ),
+    (
+        lambda p: p.min_tokens > p.max_tokens,
+        lambda p: f"min_tokens must be less than or equal to max_tokens={p.max_tokens}, got {p.min_tokens}.",
+        None,
+    ),
+    (lambda p: not all(p.stop), lambda p: "stop cannot contain an empty string.", None),
+    (
+        lambda p: not all(p.bad_words),
+        lambda p: f"bad_words cannot contain an empty string. Got bad_words={list(p.bad_words)}",
+        None,
+    ),
+    (
+        lambda p: p.greedy and p.n > 1,
+        lambda p: f"n must be 1 when using greedy sampling, got {p.n}.",
+        None,
+    ),
+)
+
+
+def check_values(params: SamplingParams) -> None:
+    """Refuse values that are wrong whatever the model. Raises ValidationError for the first."""
+    for refused, words, parameter in _VALUE_CHECKS:
+        if refused(params):
+            value = getattr(params, parameter) if parameter else None
+            raise ValidationError(words(params), parameter=parameter, value=value)
+
+
+def check_beam_width(width: int) -> None:
+    """Refuse a number of beams that vLLM refuses. Raises ValidationError."""
+    if width < 1:
+        raise ValidationError(f"beam_width must be at least 1, got {width}.")
+
+
+def check_model(params: SamplingParams, vocab_size: int, max_logprobs: int) -> None:
+    """Refuse what this model can't take: too many logprobs, ids out of the vocabulary. Raises ValidationError."""
+    _check_count("sample", params.logprobs, "logprobs", vocab_size, max_logprobs)
+    if params.logprob_token_ids is not None:
+        _check_logprob_token_ids(params.logprob_token_ids, vocab_size)
+    _check_count("prompt", params.prompt_logprobs, "prompt_logprobs", vocab_size, max_logprobs)
+    _check_vocabulary(params.logit_bias or (), "logit_bias", vocab_size)
+    _check_vocabulary(params.stop_token_ids, "stop_token_ids", vocab_size)
+    if params.allowed_token_ids is not None:
+        _check_allowed_token_ids(params.allowed_token_ids, vocab_size)
+
+
+def _check_count(kind: str, count: int | None, parameter: str, vocab_size: int, max_logprobs: int) -> None:
+    asked = vocab_size if count == -1 else count or 0
+    allowed = vocab_size if max_logprobs == -1 else max_logprobs
+    if asked > allowed:
+        message = f"Requested {kind} logprobs of {asked}, which is greater than max allowed: {allowed}"
+        raise ValidationError(message, parameter=parameter, value=asked)
+
+
+def _check_logprob_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
+    if len(token_ids) > MAX_LOGPROB_TOKEN_IDS:
+        message = (
+            f"Requested logprob_token_ids of length {len(token_ids)}, "
+            f"which is greater than max allowed: {MAX_LOGPROB_TOKEN_IDS}"
+        )
+        raise ValidationError(message, parameter="logprob_token_ids", value=len(token_ids))
+    _check_vocabulary(token_ids, "logprob_token_ids", vocab_size)
+
+
+def _check_vocabulary(token_ids: Any, parameter: str, vocab_size: int) -> None:
+    outside = _outside(token_ids, vocab_size)
+    if outside:
+        message = f"token_id(s) {outside} in {parameter} contain out-of-vocab token ids. Vocabulary size: {vocab_size}"
+        raise ValidationError(message, parameter=parameter, value=outside)
+
+
+def _check_allowed_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
+    if not token_ids:
+        message = "allowed_token_ids is not None and empty!"
+        raise ValidationError(message, parameter="allowed_token_ids", value=list(token_ids))
+    outside = _outside(token_ids, vocab_size)
+    if outside:
+        message = "allowed_token_ids contains out-of-vocab token id!"
+        raise ValidationError(message, parameter="allowed_token_ids", value=outside)
+
+
+def _outside(token_ids: Any, vocab_size: int) -> list[int]:
+    return [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]
