@@ -1,0 +1,1 @@
+"""The built-in vocabulary: what it is made from, and what came of it."""

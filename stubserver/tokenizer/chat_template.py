@@ -1,0 +1,83 @@
+"""Messages → prompt text, by the tokenizer's chat template: Jinja, sandboxed as transformers does it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from stubserver.errors import ValidationError
+from stubserver.tokenizer.protocol import Tokenizer
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+_END_OF_FINAL_MESSAGE = "\ue000final message ends here\ue000"
+
+
+def render_chat(
+    tokenizer: Tokenizer,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    add_generation_prompt: bool,
+    continue_final_message: bool = False,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> str:
+    """The prompt that the messages make.
+
+    With `continue_final_message` it ends where the last message's content ends. Raises ValidationError if there is no
+    template, or the template refuses the messages.
+    """
+    from jinja2 import TemplateError
+
+    if tokenizer.chat_template is None:
+        raise ValidationError(
+            "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template "
+            "if the tokenizer does not define one."
+        )
+    shown = [_text_message(message) for message in messages]
+    if continue_final_message and shown:
+        shown[-1] = {**shown[-1], "content": str(shown[-1].get("content") or "") + _END_OF_FINAL_MESSAGE}
+    try:
+        text = _compile(tokenizer.chat_template).render(
+            messages=shown,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            **tokenizer.special_tokens,
+            **(template_kwargs or {}),
+        )
+    except TemplateError as error:
+        raise ValidationError(str(error)) from None
+    return text.partition(_END_OF_FINAL_MESSAGE)[0] if continue_final_message else text
+
+
+def _text_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Content parts of type text become one string, joined by newlines, as vLLM gives them to text templates."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return dict(message)
+    parts = [part.get("text", "") if isinstance(part, dict) else str(part) for part in content]
+    return {**message, "content": "\n".join(parts)}
+
+
+@lru_cache(maxsize=8)
+def _compile(source: str) -> Template:
+    from jinja2.exceptions import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> NoReturn:
+        raise TemplateError(message)
+
+    def tojson(value: Any, indent: int | None = None) -> str:
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment.from_string(source)
