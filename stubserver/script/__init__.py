@@ -1,0 +1,1 @@
+"""What the "model" says: a script maps a context to the logits of the next token."""

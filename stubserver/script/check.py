@@ -1,0 +1,75 @@
+"""A document checked against the schema: pydantic's errors become words for people, with the place in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from stubserver.errors import ScriptError
+from stubserver.script.document import Document, Place
+from stubserver.script.schema import ScriptFile
+
+_KINDS: dict[str, str] = {
+    "string_type": "has to be a text",
+    "int_type": "has to be a whole number",
+    "int_from_float": "has to be a whole number",
+    "float_type": "has to be a number",
+    "bool_type": "has to be true or false",
+    "list_type": "has to be a list",
+    "dict_type": "has to be a mapping of keys to values",
+    "model_type": "has to be a mapping of keys to values",
+}
+
+
+def check_document(document: Document) -> ScriptFile:
+    """The document as a ScriptFile. Raises ScriptError with the place of the first thing that is wrong."""
+    if document.data is None:
+        raise document.root.error("is empty; it needs rules, bigram or callable")
+    try:
+        return ScriptFile.model_validate(document.data)
+    except ValidationError as error:
+        # Settings are checked with the rest, and the order is the models' own; one mistake at a time is enough.
+        raise _script_error(error.errors()[0], document) from None
+
+
+def _script_error(error: ErrorDetails, document: Document) -> ScriptError:
+    key = error.get("ctx", {}).get("key")
+    loc = (*error["loc"], key) if error["type"] == "script" and key is not None else error["loc"]
+    return _place(document, loc, missing=error["type"] == "missing").error(_message(error))
+
+
+def _message(error: ErrorDetails) -> str:
+    kind = error["type"]
+    if kind == "script":
+        return error["msg"]
+    if kind == "missing":
+        return "this key is missing"
+    wanted = _KINDS.get(kind, error["msg"][:1].lower() + error["msg"][1:])
+    hint = ": if it is text, quote it" if kind == "string_type" and _is_scalar(error["input"]) else ""
+    return f"{wanted}, got {_show(error['input'])}{hint}"
+
+
+def _place(document: Document, loc: tuple[Any, ...], missing: bool) -> Place:
+    """pydantic's location has parts which the file hasn't, such as the `exact` of `prompt: text`; leave them out."""
+    place, data = document.root, document.data
+    for part in loc:
+        if (isinstance(data, dict) and part in data) or (isinstance(data, list) and part in range(len(data))):
+            place, data = place / part, data[part]
+    return place / loc[-1] if missing else place
+
+
+def _show(value: Any) -> str:
+    names: dict[type, Callable[[Any], str]] = {
+        dict: lambda mapping: "a mapping",
+        list: lambda items: "a list",
+        type(None): lambda none: "nothing",
+        bool: lambda flag: str(flag).lower(),
+    }
+    return names.get(type(value), repr)(value)
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, bool | int | float)

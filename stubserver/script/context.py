@@ -1,0 +1,82 @@
+"""The seam between the server and the model: one callable, context → logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from stubserver.sampling.logits import Logits
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptRequest:
+    """What a script may know of the request that it answers: one prompt of it.
+
+    endpoint: the route, for instance "/v1/completions".
+    model: the name the client asked for, or the first served name.
+    prompt: the text, rendered and special tokens included; of a token-id prompt, the ids decoded.
+    prompt_token_ids: what the model sees.
+    body: the JSON body as it came. headers: names in lower case.
+    scores_prompt: whether the prompt's own logprobs are asked for (echo with logprobs, prompt_logprobs).
+    """
+
+    endpoint: str
+    model: str
+    prompt: str
+    prompt_token_ids: Sequence[int]
+    body: Mapping[str, Any]
+    headers: Mapping[str, str]
+    scores_prompt: bool = False
+
+
+class Context(NamedTuple):
+    """Where the model stands: the logits asked for are those of the token after `token_ids`.
+
+    prompt_token_ids: the request's whole prompt, or a beginning of it when the prompt itself is scored (echo,
+    prompt_logprobs). output_token_ids: what has been generated so far. seed: the server's `--seed`.
+    """
+
+    request: ScriptRequest
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    seed: int = 0
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Prompt and output in one list."""
+        return [*self.prompt_token_ids, *self.output_token_ids]
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """A new generator that depends on the server's seed and on the token ids alone.
+
+        So the same context gets the same numbers in every process and in any order of requests.
+        """
+        return np.random.Generator(np.random.PCG64(context_seed(self.seed, self.token_ids)))
+
+
+def context_seed(seed: int, token_ids: Sequence[int]) -> int:
+    """64 bits that depend on the seed and on the token ids alone (not on the process, as Python's `hash` may)."""
+    digest = blake2b(np.asarray([seed, *token_ids], dtype="<i8").tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+NextLogits = Callable[[Context], Logits]
+"""Context → the logits of the next token, [V]."""
+
+
+class Script(Protocol):
+    """A script answers requests; `bind` is called once a prompt, the result once a token."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V: the length of every row."""
+        ...
+
+    def bind(self, request: ScriptRequest) -> NextLogits:
+        """What answers this request. Raises UnscriptedError if nothing does."""
+        ...

@@ -1,0 +1,113 @@
+"""`load_script`: from a file, a mapping, a callable or nothing to a script, its tokenizer and its settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stubserver.config import Settings
+from stubserver.errors import ScriptError, TokenizerError
+from stubserver.script.build import build_script
+from stubserver.script.check import check_document
+from stubserver.script.context import Script
+from stubserver.script.document import Document, read_document
+from stubserver.script.function import LogitsFunction
+from stubserver.script.schema import ScriptFile
+from stubserver.tokenizer.hf import BUILTIN, HFTokenizer, load_tokenizer
+
+DEMO_FILE = Path(__file__).with_name("demo.yaml")
+
+Source = str | os.PathLike[str] | Mapping[str, Any] | LogitsFunction | None
+
+
+@dataclass(frozen=True)
+class LoadedScript:
+    """settings: the settings among the file's keys, as written, but with absolute paths. source: for people."""
+
+    script: Script
+    tokenizer: HFTokenizer
+    settings: dict[str, Any]
+    source: str
+
+
+def load_script(source: Source, *, tokenizer: str | None = None) -> LoadedScript:
+    """Load what the model says.
+
+    source: a .yaml, .yml, .json or .npz file; `module:function` or `file.py:function`; a mapping with the keys of a
+    script file (paths relative to the working directory); a function, context → logits; None for the built-in demo.
+    tokenizer: goes before the script's own, relative to the working directory.
+
+    Raises ScriptError with the place of what is wrong; TokenizerError if `tokenizer` can't be loaded.
+    """
+    if callable(source):
+        name = f"{getattr(source, '__module__', '?')}:{getattr(source, '__qualname__', type(source).__qualname__)}"
+        document = _document("", {"callable": name})
+        return _load(document, name, tokenizer, source)
+    name = _source_name(source)
+    return _load(_read_source(source, name), name, tokenizer)
+
+
+def _source_name(source: str | os.PathLike[str] | Mapping[str, Any] | None) -> str:
+    if source is None:
+        return "demo"
+    return "mapping" if isinstance(source, Mapping) else os.fspath(source)
+
+
+def _read_source(source: str | os.PathLike[str] | Mapping[str, Any] | None, name: str) -> Document:
+    """Every kind of source as a document of the same schema."""
+    if source is None:
+        return read_document(DEMO_FILE, name)
+    if isinstance(source, Mapping):
+        return _document("", dict(source))
+    suffix = Path(name).suffix.lower()
+    if suffix in (".yaml", ".yml", ".json"):
+        return read_document(Path(name), name)
+    if suffix == ".npz":
+        return _document(name, {"bigram": name})
+    if ":" in name:
+        return _document(name, {"callable": name})
+    raise ScriptError(f"{name!r} is no script: give a .yaml, .yml, .json or .npz file, or module:function")
+
+
+def _document(name: str, data: dict[str, Any]) -> Document:
+    return Document(name, data, Path.cwd())
+
+
+def _load(
+    document: Document, source: str, tokenizer_name: str | None, function: LogitsFunction | None = None
+) -> LoadedScript:
+    file = check_document(document)
+    settings = _settings(file, document)
+    tokenizer = _load_tokenizer(file, document, settings, tokenizer_name)
+    script = build_script(file, document, tokenizer, function)
+    return LoadedScript(script, tokenizer, settings, source)
+
+
+def _settings(file: ScriptFile, document: Document) -> dict[str, Any]:
+    settings = {key: document.data[key] for key in Settings.model_fields if key in document.data}
+    if file.tokenizer != BUILTIN:
+        settings["tokenizer"] = str((document.directory / Path(file.tokenizer).expanduser()).resolve())
+    if file.logits_processors:
+        settings["logits_processors"] = [
+            str(document.directory / name) if ".py:" in name else name for name in file.logits_processors
+        ]
+    return settings
+
+
+def _load_tokenizer(
+    file: ScriptFile, document: Document, settings: dict[str, Any], override: str | None
+) -> HFTokenizer:
+    name = settings.get("tokenizer", BUILTIN) if override is None else override
+    try:
+        tokenizer = load_tokenizer(name)
+    except TokenizerError as error:
+        if override is not None:
+            raise
+        raise (document.root / "tokenizer").error(error) from None
+    try:
+        return tokenizer.with_vocab(file.vocab) if file.vocab else tokenizer
+    except TokenizerError as error:
+        raise (document.root / "vocab").error(error) from None

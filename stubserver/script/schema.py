@@ -1,0 +1,333 @@
+"""The script file's keys: one pydantic model a mapping, from which the published JSON Schema is made.
+
+`python -m stubserver.script.schema` writes schema.json anew. What needs more than the file itself (is this text one
+token? does that array have the vocabulary's length?) is checked where the rows are built.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from stubserver.config import Settings
+
+SCHEMA_FILE = Path(__file__).with_name("schema.json")
+
+
+def problem(message: str, key: Any = None) -> PydanticCustomError:
+    """An error whose message is ready for people; `key` says at which key of the mapping it is."""
+    return PydanticCustomError("script", "{message}", {"message": message, "key": key})
+
+
+class Keys(BaseModel):
+    """A mapping of the script. An unknown key is an error that names the nearest known one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_keys(cls, data: Any) -> Any:
+        for key in data if isinstance(data, dict) else ():
+            if key not in cls.model_fields:
+                own_first = sorted(cls.model_fields, key=lambda known: known not in cls.__annotations__)
+                raise problem(f"unknown key; {_suggest(key, own_first)}", key)
+        return data
+
+
+def _suggest(key: Any, known: list[str]) -> str:
+    near = get_close_matches(str(key), known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(known)}"
+
+
+# Values ---------------------------------------------------------------------------------------------------------------
+
+
+def _token(value: Any) -> int | str:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise problem(f"a token is a text or an id, got {json.dumps(value, default=str)}: if it is text, quote it")
+    return value
+
+
+_LARGEST = 3e38  # what float32 holds
+
+
+def _number(value: Any) -> float:
+    if value == "-inf":
+        return -math.inf
+    if value == -math.inf:
+        return -math.inf
+    # `not <=` rather than `>`, for NaN is refused too.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
+        raise problem(f"has to be a number or -inf, got {value!r}")
+    return float(value)
+
+
+def _prob(value: Any) -> float:
+    number = _number(value)
+    if not 0 <= number <= 1:
+        raise problem(f"a probability has to be between 0 and 1, got {value!r}")
+    return number
+
+
+def _logprob(value: Any) -> float:
+    number = _number(value)
+    if number > 0:
+        raise problem(f"a logprob has to be 0 or less, got {value!r}")
+    return number
+
+
+_NUMBER_SCHEMA = {"anyOf": [{"type": "number"}, {"const": "-inf"}]}
+
+Token = Annotated[int | str, PlainValidator(_token), WithJsonSchema({"type": ["string", "integer"]})]
+"""How a token is written: its text, its id, `token_id:N`, `bytes:HEX` or `text:TEXT`; see tokens.py."""
+
+Logit = Annotated[float, PlainValidator(_number), WithJsonSchema(_NUMBER_SCHEMA)]
+Prob = Annotated[float, PlainValidator(_prob), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
+Logprob = Annotated[
+    float, PlainValidator(_logprob), WithJsonSchema({"anyOf": [{"type": "number", "maximum": 0}, {"const": "-inf"}]})
+]
+
+
+def _text_as(key: str) -> Any:
+    return lambda value: {key: value} if isinstance(value, str) else value
+
+
+def _plain_as_exact(value: Any) -> Any:
+    return value if isinstance(value, dict) else {"exact": value}
+
+
+def _list_of_names(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+# Arrays ---------------------------------------------------------------------------------------------------------------
+
+
+class TableFile(Keys):
+    """A bigram table [V, V]."""
+
+    file: str = Field(description="An .npz file, relative to the script.")
+    key: str = Field("table", description="Which array of the .npz.")
+
+
+class ArrayFile(Keys):
+    """An array [V], or [n, V] for n steps."""
+
+    file: str = Field(description="An .npz or .npy file, relative to the script.")
+    key: str | None = Field(None, description="Which array of the .npz; not needed if it has only one.")
+    index: int | None = Field(None, description="Take only this row of an array [n, V].")
+
+
+# Steps ----------------------------------------------------------------------------------------------------------------
+
+
+def _one_of(*kinds: str) -> dict[str, Any]:
+    return {"oneOf": [{"required": [kind]} for kind in kinds]}
+
+
+class Step(Keys):
+    """The logits of one position, or of several in a row: exactly one of the kinds, `rest` beside `logits` only."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("logits", "probs", "logprobs", "text", "tokens", "array")
+    model_config = ConfigDict(json_schema_extra=_one_of(*kinds))
+
+    logits: dict[Token, Logit] | None = Field(None, description="Token → logit.")
+    rest: Logit | None = Field(None, description="With `logits`: the logit of every token that isn't listed.")
+    probs: dict[Token, Prob] | None = Field(
+        None, description="Token → probability; what is left of 1 is spread evenly over the other tokens."
+    )
+    logprobs: dict[Token, Logprob] | None = Field(None, description="Like `probs`, but natural logarithms.")
+    text: str | None = Field(None, description="The tokens of this text, one step each, by a wide margin.")
+    tokens: list[Token] | None = Field(None, description="These tokens, one step each, by a wide margin.")
+    array: Annotated[ArrayFile, BeforeValidator(_text_as("file"), json_schema_input_type=str | ArrayFile)] | None = (
+        Field(None, description="Logits from a file: [V], or [n, V] for n steps.")
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        given = [kind for kind in self.kinds if getattr(self, kind) is not None]
+        if len(given) != 1:
+            found = f"got {' and '.join(given)}" if given else "got none"
+            raise problem(f"needs exactly one of {', '.join(self.kinds)}; {found}")
+        if self.rest is not None and self.logits is None:
+            raise problem(f"`rest` goes with `logits`; with `{given[0]}` the other tokens' values are known", "rest")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Which of `kinds` is given."""
+        return next(kind for kind in self.kinds if getattr(self, kind) is not None)
+
+
+class RandomRow(Keys):
+    """Pseudo-random logits that depend on `seed` and on the context alone."""
+
+    scale: float = Field(4.0, gt=0, allow_inf_nan=False, description="Standard deviation of the logits; the mean is 0.")
+
+
+class DefaultStep(Step):
+    """What answers where no rule does: one step, or `random`."""
+
+    kinds: ClassVar[tuple[str, ...]] = (*Step.kinds, "random")
+    model_config = ConfigDict(json_schema_extra=_one_of(*kinds))
+
+    random: RandomRow | None = Field(None, description="Pseudo-random logits, the same for the same context.")
+
+
+def _default(value: Any) -> Any:
+    if value == "error":
+        return None
+    if value == "random":
+        return {"random": {}}
+    if not isinstance(value, dict):
+        raise problem(f"has to be error, random, or a step such as {{logits: …, rest: …}}; got {value!r}")
+    return value
+
+
+Default = Annotated[
+    DefaultStep | None,
+    BeforeValidator(_default, json_schema_input_type=Literal["error", "random"] | DefaultStep),
+]
+
+# Conditions -----------------------------------------------------------------------------------------------------------
+
+
+class Match(Keys):
+    """How a value is compared: all that is given must hold."""
+
+    may_be_null: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.model_fields_set:
+            raise problem(f"needs at least one of {', '.join(type(self).model_fields)}")
+        for key in self.model_fields_set - self.may_be_null:
+            if getattr(self, key) is None:
+                raise problem("has no value", key)
+        return self
+
+
+class PromptMatch(Match):
+    """How the prompt is compared."""
+
+    exact: str | None = Field(None, description="The whole text.")
+    contains: str | None = Field(None, description="A part of the text.")
+    regex: str | None = Field(None, description="A Python regular expression, found anywhere in the text.")
+    token_ids: list[Annotated[int, Field(ge=0)]] | None = Field(None, description="All of the prompt's token ids.")
+
+
+class HeaderMatch(Match):
+    """How a header is compared."""
+
+    exact: str | None = Field(None, description="The whole value.")
+    contains: str | None = Field(None, description="A part of the value.")
+    regex: str | None = Field(None, description="A Python regular expression, found anywhere in the value.")
+    exists: bool | None = Field(None, description="Whether the request has this header.")
+
+
+class FieldMatch(Match):
+    """How a field of the request's JSON body is compared."""
+
+    may_be_null: ClassVar[frozenset[str]] = frozenset({"exact"})
+
+    exact: Any = Field(None, description="The value, compared as JSON: 1 is 1.0, but neither true nor a text.")
+    contains: str | None = Field(None, description="A part of the text.")
+    regex: str | None = Field(None, description="A Python regular expression, found anywhere in the text.")
+    exists: bool | None = Field(None, description="Whether the body has this field.")
+
+
+class When(Keys):
+    """Which requests a rule answers: all that is given must hold."""
+
+    prompt: (
+        Annotated[PromptMatch, BeforeValidator(_text_as("exact"), json_schema_input_type=str | PromptMatch)] | None
+    ) = Field(None, description="The prompt: its exact text, or a mapping.")
+    model: Annotated[list[str], BeforeValidator(_list_of_names, json_schema_input_type=str | list[str])] | None = Field(
+        None, description="The model's name as the request has it, or a list of names."
+    )
+    field: dict[str, Annotated[FieldMatch, BeforeValidator(_plain_as_exact, json_schema_input_type=Any)]] = Field(
+        {}, description="Path into the JSON body, such as `messages[-1].content`, → value or mapping."
+    )
+    header: dict[
+        str, Annotated[HeaderMatch, BeforeValidator(_text_as("exact"), json_schema_input_type=str | HeaderMatch)]
+    ] = Field({}, description="Header → value or mapping.")
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+class RuleKeys(Keys):
+    """One rule."""
+
+    name: str | None = Field(None, description="For messages.")
+    when: When = Field(
+        default_factory=lambda: When.model_validate({}), description="Which requests it answers; left out, all."
+    )
+    steps: list[Step] = Field(description="What the model says, one position after the other.")
+    then: Literal["eos", "repeat", "error"] = Field(
+        "eos", description="After the last step: end of sequence, the last step again and again, or an error."
+    )
+
+    @model_validator(mode="after")
+    def _something_to_repeat(self) -> Self:
+        if self.then == "repeat" and not self.steps:
+            raise problem("there is no step to repeat", "then")
+        return self
+
+
+class ScriptFile(Keys, Settings):
+    """A script file: what the model says, and beside it any of the server's settings."""
+
+    model_config = ConfigDict(strict=False, title="stubserver script")
+
+    vocab: list[Annotated[str, Field(min_length=1)]] = Field(
+        [], description="Texts that become single tokens on top of the tokenizer's."
+    )
+    vocab_size: int | None = Field(
+        None,
+        ge=1,
+        strict=True,
+        description="Length of every row, for models whose rows are longer than the tokenizer's vocabulary.",
+    )
+    rules: list[RuleKeys] | None = Field(None, description="The first one that matches the request answers it.")
+    default: Default = Field(None, description="What answers where no rule does: error, random, or one step.")
+    bigram: Annotated[TableFile, BeforeValidator(_text_as("file"), json_schema_input_type=str | TableFile)] | None = (
+        Field(None, description="A table [V, V]: the row of the context's last token.")
+    )
+    callable: str | None = Field(
+        None, description="`file.py:function` or `module:function`, context → logits; relative to the script."
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        given = [key for key in ("bigram", "callable") if getattr(self, key) is not None]
+        if self.rules is not None or self.default is not None:
+            given.append("rules or default")
+        if len(given) != 1:
+            found = f"got {' and '.join(given)}" if given else "got none of them"
+            raise problem(f"needs exactly one of: rules (with or without default), bigram, callable; {found}")
+        return self
+
+
+def json_schema() -> str:
+    """The published JSON Schema, as the text of schema.json."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **ScriptFile.model_json_schema()}
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(json_schema(), encoding="utf-8")
