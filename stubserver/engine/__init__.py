@@ -1,0 +1,1 @@
+"""The decoding loop: script, sampling and tokenizer joined; one `Step` a token."""

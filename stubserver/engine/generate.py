@@ -1,0 +1,211 @@
+"""The loop: context → logits → mask → raw values → processed values → token → text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from stubserver.engine.grammar import Grammar, compile_constraint
+from stubserver.engine.model import Model
+from stubserver.engine.output_text import OutputText
+from stubserver.errors import GenerationError, ValidationError
+from stubserver.sampling.logits import Logits
+from stubserver.sampling.logprobs import LogprobsMode, TokenLogprobs, gather_token_ids, gather_top
+from stubserver.sampling.params import SamplingParams, check_model
+from stubserver.sampling.pipeline import StepState, process_logits
+from stubserver.sampling.sampler import draw, make_rng, pick_best
+from stubserver.script.context import Context, NextLogits, ScriptRequest
+from stubserver.tokenizer.detokenizer import CONTEXT_TOKENS, decode_entries
+
+
+class PositionLogprobs(NamedTuple):
+    """The values reported for one position, with their tokens as text; the sampled (or prompt) token first."""
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    tokens: Sequence[str]
+    ranks: Sequence[int]
+
+
+class Step(NamedTuple):
+    """A piece of one choice: one token, or all of a beam's.
+
+    `text` is what can be shown by now: it may lag behind the tokens. `logprobs`: a position a token, if asked for.
+    """
+
+    token_ids: Sequence[int]
+    text: str
+    logprobs: Sequence[PositionLogprobs] | None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass
+class Generation:
+    """One prompt of a request.
+
+    next_logits: the script, bound to this request. constraint: (kind, value) of structured outputs.
+    forced: token ids per choice that decoding has to follow. `check` comes before the rest.
+    """
+
+    model: Model
+    request: ScriptRequest
+    params: SamplingParams
+    next_logits: NextLogits
+    constraint: tuple[str, Any] | None = None
+    forced: Sequence[Sequence[int]] = ()
+    grammar: str | None = field(default=None, init=False)
+
+    def check(self) -> None:
+        """Refuse what this model can't do. Raises ValidationError. In a stream, the 200 has gone out by then."""
+        check_model(self.params, self.model.vocab_size, self.model.max_logprobs)
+        self.grammar = compile_constraint(*self.constraint) if self.constraint else None
+        check_prompt(self.model, self.request.prompt_token_ids)
+
+    def steps(self) -> Iterator[tuple[int, Step]]:
+        """(choice, step) of all n choices in turn, a token of each, until the last one has finished."""
+        running = {index: _Choice(self, index) for index in range(self.params.n)}
+        while running:
+            for index, choice in list(running.items()):
+                step = choice.step()
+                yield index, step
+                if step.finish_reason is not None:
+                    del running[index]
+
+    @cached_property
+    def prompt_logprobs(self) -> list[PositionLogprobs | None]:
+        """Values of the prompt's tokens, of each after what precedes it; None for the first.
+
+        No parameter of the request applies to them: the processed modes report the raw values.
+        """
+        model, prompt = self.model, self.request.prompt_token_ids
+        mode: LogprobsMode = "raw_logits" if model.logprobs_mode.endswith("logits") else "raw_logprobs"
+        positions: list[PositionLogprobs | None] = [None]
+        for position in range(1, len(prompt)):
+            logits = self.logits(prompt[:position], ())
+            found = gather_top(logits, mode, prompt[position], self.params.prompt_logprobs or 0)
+            # The first token has no entry, so it is no context to those that follow, in vLLM too.
+            positions.append(decode_logprobs(model, found, prompt[max(1, position - CONTEXT_TOKENS) : position]))
+        return positions
+
+    def logits(self, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int]) -> Logits:
+        """What the script says comes after these tokens."""
+        return self.next_logits(Context(self.request, prompt_token_ids, output_token_ids, self.model.seed))
+
+
+class _Choice:
+    """One of the n outputs of a generation, as it grows."""
+
+    def __init__(self, generation: Generation, index: int) -> None:
+        model, params = generation.model, generation.params
+        self._generation = generation
+        self._forced = generation.forced[index] if index < len(generation.forced) else ()
+        self._grammar = Grammar(generation.grammar, model.grammar_tokens) if generation.grammar else None
+        self._rng = None if params.greedy else make_rng(_choice_seed(model, params, index))
+        self._detokenizer = model.tokenizer.detokenizer(
+            generation.request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens
+        )
+        self._text = OutputText(params.stop, params.include_stop_str_in_output)
+        self._ending_token_ids = _ending_token_ids(model, params)
+        self._output: list[int] = []
+
+    def step(self) -> Step:
+        """The next token; the last one has the finish reason."""
+        generation, output = self._generation, self._output
+        logits = generation.logits(generation.request.prompt_token_ids, output)
+        raw = self._grammar.apply(logits) if self._grammar else logits
+        processed = self._process(raw)
+        token_id = self._choose(processed)
+        logprobs = [self._report(raw, processed, token_id)] if generation.params.wants_logprobs else None
+        output.append(token_id)
+        if self._grammar:
+            self._grammar.accept(token_id)
+        finish_reason, stop_reason = _finish(generation, output)
+        stop = self._add_text(token_id, ended=finish_reason == "stop")
+        if stop is not None:
+            finish_reason, stop_reason = "stop", stop
+        text = self._text.take(finished=finish_reason is not None)
+        return Step([token_id], text, logprobs, finish_reason, stop_reason)
+
+    def _process(self, raw: Logits) -> Logits:
+        generation = self._generation
+        model = generation.model
+        state = StepState(
+            generation.request.prompt_token_ids,
+            self._output,
+            self._ending_token_ids,
+            self._grammar is not None,
+            model.custom_processors,
+        )
+        try:
+            return process_logits(raw, generation.params, state, model.model_runner)
+        except Exception as error:
+            if not model.custom_processors:
+                raise
+            raise GenerationError(f"{type(error).__name__}: {error} (in a custom logits processor)") from error
+
+    def _choose(self, processed: Logits) -> int:
+        if len(self._output) < len(self._forced):
+            return self._forced[len(self._output)]
+        return pick_best(processed) if self._rng is None else draw(processed, self._rng)
+
+    def _report(self, raw: Logits, processed: Logits, token_id: int) -> PositionLogprobs:
+        model, params = self._generation.model, self._generation.params
+        logits = raw if model.logprobs_mode.startswith("raw") else processed
+        if params.logprob_token_ids:
+            found = gather_token_ids(logits, model.logprobs_mode, token_id, params.logprob_token_ids)
+        else:
+            found = gather_top(logits, model.logprobs_mode, token_id, params.logprobs or 0)
+        return decode_logprobs(model, found, self._output[-CONTEXT_TOKENS:])
+
+    def _add_text(self, token_id: int, *, ended: bool) -> str | None:
+        """Take the token into the text; the stop string that is complete by it, if one is."""
+        params = self._generation.params
+        if ended and not params.include_stop_str_in_output:
+            # A token that stops the generation is no part of the text.
+            return None
+        return self._text.append(self._detokenizer.step(token_id), look_for_stop=len(self._output) > params.min_tokens)
+
+
+def check_prompt(model: Model, prompt_token_ids: Sequence[int]) -> None:
+    """Refuse a prompt that the model can't take. Raises ValidationError."""
+    if not prompt_token_ids:
+        raise ValidationError("The decoder prompt cannot be empty")
+    worst = max(prompt_token_ids)
+    if worst >= max(model.vocab_size, model.tokenizer.vocab_size):
+        raise ValidationError(f"Token id {worst} is out of vocabulary")
+
+
+def decode_logprobs(model: Model, found: TokenLogprobs, context: Sequence[int]) -> PositionLogprobs:
+    """Values with their tokens as text; `context`: the tokens before, which may begin a character.
+
+    Raises ValidationError for NaN: JSON can't carry it, and vLLM fails such a request too.
+    """
+    if any(value != value for value in found.logprobs):
+        raise ValidationError("Out of range float values are not JSON compliant: nan")
+    tokens = decode_entries(model.tokenizer, found.token_ids, context)
+    return PositionLogprobs(found.token_ids, found.logprobs, tokens, found.ranks)
+
+
+def _choice_seed(model: Model, params: SamplingParams, index: int) -> int:
+    return model.next_seed() if params.seed is None else params.seed + index
+
+
+def _ending_token_ids(model: Model, params: SamplingParams) -> Sequence[int]:
+    eos = model.tokenizer.eos_token_id
+    return [*params.stop_token_ids, *([] if eos is None else [eos])]
+
+
+def _finish(generation: Generation, output: Sequence[int]) -> tuple[str | None, int | str | None]:
+    """(finish reason, stop reason) by the last token and the lengths. Order: vLLM 0.32.0, `v1/core/sched/utils.py`."""
+    model, params, last = generation.model, generation.params, output[-1]
+    if last == model.tokenizer.eos_token_id and not params.ignore_eos:
+        return "stop", None
+    if last in params.stop_token_ids:
+        return "stop", last
+    length = len(generation.request.prompt_token_ids) + len(output)
+    if length >= model.max_model_len or len(output) >= params.max_tokens:
+        return "length", None
+    return None, None
