@@ -1,0 +1,88 @@
+"""A request's body: JSON text → checked model, and vLLM's words for what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
+from pydantic import ValidationError as PydanticError
+from starlette.requests import Request
+
+from stubserver.errors import SchemaError
+
+T = TypeVar("T")
+
+MAX_REPORTED_ERRORS = 10
+MAX_INPUT_CHARS = 200
+MAX_ERROR_CHARS = 1000
+
+# Parts of a pydantic location that name a branch of a union, not a field that a client knows.
+_BRANCH = re.compile(r"[\[\](){}]|^(str|int|float|bool|bytes|list|dict|nullable|\w*(ResponseFormat|Request))$")
+
+
+class UnparsableBodyError(Exception):
+    """The body isn't JSON text at all: not UTF-8, nested too deeply, or with a number too long to read."""
+
+
+async def parse_body(request: Request, adapter: TypeAdapter[T]) -> tuple[dict[str, Any], T]:
+    """The JSON body as it came, and checked. Raises SchemaError, ValidationError or UnparsableBodyError."""
+    media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
+    if media_type != "application/json":
+        raise SchemaError("1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed")
+    body = _load_json(await request.body())
+    try:
+        return body, adapter.validate_python(body, from_attributes=True)
+    except PydanticError as error:
+        raise _schema_error([dict(each) for each in error.errors(include_url=False)]) from None
+    except RecursionError:
+        raise UnparsableBodyError from None
+
+
+def _load_json(raw: bytes) -> Any:
+    if not raw:
+        raise _schema_error([{"type": "missing", "loc": (), "msg": "Field required", "input": None}])
+    try:
+        return json.loads(raw)
+    except json.JSONDecodeError as error:
+        wrong = {
+            "type": "json_invalid",
+            "loc": (error.pos,),
+            "msg": "JSON decode error",
+            "input": {},
+            "ctx": {"error": error.msg},
+        }
+        raise _schema_error([wrong]) from None
+    except (ValueError, RecursionError):
+        raise UnparsableBodyError from None
+
+
+def _schema_error(errors: list[dict[str, Any]]) -> SchemaError:
+    for error in errors:
+        error["loc"] = _place(error["loc"])
+    label = "error" if len(errors) == 1 else "errors"
+    shown = errors[:MAX_REPORTED_ERRORS]
+    lines = [f"{len(errors)} validation {label}:", *(f"  {_line(error)}" for error in shown)]
+    if len(errors) > len(shown):
+        lines.append(f"  ...and {len(errors) - len(shown)} more {label}")
+    return SchemaError("\n".join(lines), parameter=errors[0]["loc"])
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    return ".".join(["body", *(str(part) for part in loc if not _BRANCH.search(str(part)))])
+
+
+def _line(error: dict[str, Any]) -> str:
+    return _cut(str({**error, "input": _summary(error["input"])}), MAX_ERROR_CHARS)
+
+
+def _summary(value: Any) -> str:
+    """What was sent, in few characters."""
+    if isinstance(value, list | dict):
+        return f"<{type(value).__name__} of {len(value)} items>"
+    return _cut(str(value), MAX_INPUT_CHARS)
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[:longest] + "...[truncated]"

@@ -1,0 +1,289 @@
+"""POST /v1/completions.
+
+A request becomes one generation per prompt; their steps become parts, a choice's piece each; a stream sends the parts
+as they come, a full reply is their fold.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stubserver.api.body import parse_body
+from stubserver.api.forcing import forced_token_ids
+from stubserver.api.logprobs import Display, completion_logprobs, end_offset, prompt_logprobs
+from stubserver.api.prompts import Prompt, Truncation, render_prompts
+from stubserver.api.protocol.common import requested_constraint
+from stubserver.api.protocol.completions import CompletionRequest
+from stubserver.api.replies import event_stream, json_reply, random_id
+from stubserver.api.sampling import beam_params, choose_max_tokens, sampling_params
+from stubserver.api.state import ServerState, server_state
+from stubserver.api.usage import usage
+from stubserver.engine.beam_search import beam_search
+from stubserver.engine.generate import Generation, PositionLogprobs, Step
+from stubserver.engine.model import Model
+from stubserver.errors import RequestError, ValidationError
+from stubserver.sampling.params import SamplingParams
+from stubserver.script.context import ScriptRequest
+
+ENDPOINT = "/v1/completions"
+
+_ADAPTER = TypeAdapter(CompletionRequest)
+
+
+async def create_completion(request: Request) -> Response:
+    """Answer a completion request."""
+    state = server_state(request)
+    body, parsed = await parse_body(request, _ADAPTER)
+    completion = _prepare(state, request, body, parsed)
+    if parsed.stream:
+        return event_stream(_events(completion))
+    return json_reply(_full_reply(completion))
+
+
+class _Completion(NamedTuple):
+    """A request with everything in place to run it."""
+
+    id: str
+    created: int
+    state: ServerState
+    model: Model
+    request: CompletionRequest
+    prompts: Sequence[Prompt]
+    generations: Sequence[Generation]
+    display: Display
+
+
+class _Part(NamedTuple):
+    """A piece of one choice. `logprobs` and `text` may cover the echoed prompt too, `token_ids` are generated ones."""
+
+    number: int
+    generation: Generation
+    text: str
+    logprobs: dict[str, Any] | None
+    token_ids: Sequence[int]
+    finish_reason: str | None
+    stop_reason: int | str | None
+    first: bool
+
+
+def _prepare(state: ServerState, request: Request, body: dict[str, Any], parsed: CompletionRequest) -> _Completion:
+    if parsed.stream and parsed.use_beam_search:
+        raise ValidationError("Streaming is not currently supported with beam search")
+    model = state.find_model(parsed.model)
+    prompts = _render(model, parsed)
+    constraint = requested_constraint(parsed.structured_outputs, parsed.response_format)
+    forced = forced_token_ids(request.headers, model)
+    generations = []
+    for number, prompt in enumerate(prompts):
+        params = _params(model, parsed, len(prompt.token_ids))
+        seen = ScriptRequest(
+            endpoint=ENDPOINT,
+            model=parsed.model or model.name,
+            prompt=prompt.text,
+            prompt_token_ids=prompt.token_ids,
+            body=body,
+            headers=request.headers,
+            scores_prompt=params.prompt_logprobs is not None,
+        )
+        own_forced = forced[number * params.n : (number + 1) * params.n]
+        generations.append(Generation(model, seen, params, model.script.bind(seen), constraint, own_forced))
+    request_id = request.headers.get("x-request-id") or parsed.request_id or random_id()
+    display = _display(state, model, parsed)
+    return _Completion(f"cmpl-{request_id}", int(time.time()), state, model, parsed, prompts, generations, display)
+
+
+def _render(model: Model, parsed: CompletionRequest) -> list[Prompt]:
+    if parsed.suffix is not None and parsed.echo:
+        raise RequestError("Echo is unsupported with suffix.", parameter="suffix")
+    if parsed.suffix is not None:
+        message = "suffix is only supported for models with FIM completion rendering"
+        raise RequestError(message, parameter="suffix")
+    if parsed.prompt_embeds is not None:
+        raise ValidationError("You must set `--enable-prompt-embeds` to input `prompt_embeds`.")
+    return render_prompts(
+        model,
+        parsed.prompt or [],
+        max_tokens=parsed.max_tokens or 0,
+        truncation=Truncation(parsed.truncate_prompt_tokens, parsed.truncation_side),
+        add_special_tokens=parsed.add_special_tokens,
+    )
+
+
+def _params(model: Model, parsed: CompletionRequest, prompt_len: int) -> SamplingParams:
+    max_tokens = choose_max_tokens(model, parsed.max_tokens, prompt_len, parsed.truncate_prompt_tokens)
+    if parsed.use_beam_search:
+        return beam_params(parsed, model, max_tokens)
+    scored = parsed.prompt_logprobs
+    if scored is None and parsed.echo:
+        scored = parsed.logprobs
+    return sampling_params(
+        parsed,
+        model,
+        # Echo alone still generates a token, which isn't shown.
+        max_tokens=1 if parsed.echo and parsed.max_tokens == 0 else max_tokens,
+        logprobs=parsed.logprobs,
+        prompt_logprobs=scored,
+    )
+
+
+def _display(state: ServerState, model: Model, parsed: CompletionRequest) -> Display:
+    as_token_ids = parsed.return_tokens_as_token_ids
+    if as_token_ids is None:
+        as_token_ids = state.settings.return_tokens_as_token_ids
+    everything = bool(parsed.logprob_token_ids) or parsed.logprobs == -1
+    return Display(model.tokenizer, None if everything else parsed.logprobs, as_token_ids)
+
+
+def _parts(completion: _Completion) -> Iterator[_Part]:
+    """The parts of all choices as they are generated. Raises ValidationError before the first one."""
+    for generation in completion.generations:
+        generation.check()
+    offsets: dict[int, int] = {}
+    for number, choice, step in _steps(completion):
+        generation = completion.generations[number]
+        index = number * generation.params.n + choice
+        first = index not in offsets
+        text, token_ids, positions = _shown(completion, number, step, echo=first and bool(completion.request.echo))
+        logprobs = None
+        offset = offsets.setdefault(index, 0)
+        if completion.request.logprobs is not None:
+            logprobs = completion_logprobs(token_ids, positions, completion.display, offset)
+            offsets[index] = end_offset(logprobs, offset)
+        yield _Part(index, generation, text, logprobs, step.token_ids, step.finish_reason, step.stop_reason, first)
+
+
+def _steps(completion: _Completion) -> Iterator[tuple[int, int, Step]]:
+    """(prompt, choice, step) of all prompts in turn."""
+    running = {number: _source(completion, generation) for number, generation in enumerate(completion.generations)}
+    while running:
+        for number, steps in list(running.items()):
+            found = next(steps, None)
+            if found is None:
+                del running[number]
+            else:
+                yield number, *found
+
+
+def _source(completion: _Completion, generation: Generation) -> Iterator[tuple[int, Step]]:
+    if completion.request.use_beam_search:
+        return enumerate(beam_search(generation, completion.request.length_penalty))
+    return generation.steps()
+
+
+def _shown(
+    completion: _Completion, number: int, step: Step, *, echo: bool
+) -> tuple[str, Sequence[int], Iterable[PositionLogprobs | None]]:
+    """(text, token ids, their values) that a step shows; with `echo`, after the prompt's."""
+    if not echo:
+        return step.text, step.token_ids, step.logprobs or ()
+    generation, request = completion.generations[number], completion.request
+    # Asked for ids, vLLM leaves the prompt's text out.
+    text = "" if request.return_token_ids else completion.prompts[number].text
+    token_ids = generation.request.prompt_token_ids
+    positions = generation.prompt_logprobs if request.logprobs is not None else []
+    if request.max_tokens == 0:
+        return text, token_ids, positions
+    return text + step.text, [*token_ids, *step.token_ids], [*positions, *(step.logprobs or ())]
+
+
+def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
+    """The events of a stream."""
+    request, settings = completion.request, completion.state.settings
+    options = request.stream_options
+    include_usage = settings.enable_force_include_usage or bool(options and options.include_usage)
+    continuous = settings.enable_force_include_usage or bool(
+        options and options.include_usage and options.continuous_usage_stats
+    )
+    generated = [0] * sum(generation.params.n for generation in completion.generations)
+    for part in _parts(completion):
+        generated[part.number] += len(part.token_ids)
+        event = {**_head(completion), "choices": [_stream_choice(completion, part)]}
+        if part.finish_reason is not None and not include_usage:
+            event["system_fingerprint"] = completion.state.system_fingerprint
+        if continuous:
+            event["usage"] = usage(len(part.generation.request.prompt_token_ids), generated[part.number])
+        yield event
+    if include_usage:
+        counts = usage(_prompt_tokens(completion), sum(generated), details=settings.enable_prompt_tokens_details)
+        yield {
+            **_head(completion),
+            "choices": [],
+            "usage": counts,
+            "system_fingerprint": completion.state.system_fingerprint,
+        }
+
+
+def _head(completion: _Completion) -> dict[str, Any]:
+    return {
+        "id": completion.id,
+        "object": "text_completion",
+        "created": completion.created,
+        "model": completion.model.name,
+    }
+
+
+def _stream_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
+    request = completion.request
+    shows_prompt = part.first and (request.echo or request.return_token_ids)
+    return {
+        "index": part.number,
+        "text": part.text,
+        "logprobs": part.logprobs,
+        "finish_reason": part.finish_reason,
+        "stop_reason": part.stop_reason,
+        "prompt_token_ids": part.generation.request.prompt_token_ids if shows_prompt else None,
+        "token_ids": part.token_ids if request.return_token_ids else None,
+    }
+
+
+def _full_reply(completion: _Completion) -> dict[str, Any]:
+    """The fold of the parts."""
+    folded: dict[int, list[_Part]] = {}
+    for part in _parts(completion):
+        folded.setdefault(part.number, []).append(part)
+    choices = [_full_choice(completion, folded[index]) for index in sorted(folded)]
+    generated = sum(len(part.token_ids) for parts in folded.values() for part in parts)
+    details = completion.state.settings.enable_prompt_tokens_details
+    return {
+        **_head(completion),
+        "choices": choices,
+        "service_tier": None,
+        "system_fingerprint": completion.state.system_fingerprint,
+        "usage": usage(_prompt_tokens(completion), generated, details=details, nulls=True),
+        "kv_transfer_params": None,
+        "ec_transfer_params": None,
+        "metrics": None,
+    }
+
+
+def _full_choice(completion: _Completion, parts: Sequence[_Part]) -> dict[str, Any]:
+    last, request = parts[-1], completion.request
+    generation = last.generation
+    scored = generation.params.prompt_logprobs is not None
+    return {
+        "index": last.number,
+        "text": "".join(part.text for part in parts),
+        "logprobs": _joined([part.logprobs for part in parts if part.logprobs]),
+        "finish_reason": last.finish_reason,
+        "stop_reason": last.stop_reason,
+        "token_ids": [token for part in parts for token in part.token_ids] if request.return_token_ids else None,
+        "prompt_logprobs": prompt_logprobs(generation.prompt_logprobs) if scored else None,
+        "prompt_token_ids": generation.request.prompt_token_ids if request.return_token_ids else None,
+        "routed_experts": None,
+    }
+
+
+def _joined(logprobs: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    if len(logprobs) < 2:
+        return logprobs[0] if logprobs else None
+    return {name: [entry for each in logprobs for entry in each[name]] for name in logprobs[0]}
+
+
+def _prompt_tokens(completion: _Completion) -> int:
+    return sum(len(generation.request.prompt_token_ids) for generation in completion.generations)

@@ -1,0 +1,88 @@
+"""Logprobs in the shape of /v1/completions: four lists, an entry a token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from stubserver.engine.generate import PositionLogprobs
+from stubserver.sampling.logprobs import MASKED
+from stubserver.tokenizer.protocol import Tokenizer
+
+
+class Display(NamedTuple):
+    """How a request wants to see logprobs.
+
+    limit: how many entries beside the first `top_logprobs` may have; None for all. as_token_ids: `token_id:N` for text.
+    """
+
+    tokenizer: Tokenizer
+    limit: int | None
+    as_token_ids: bool
+
+
+def completion_logprobs(
+    token_ids: Sequence[int], positions: Iterable[PositionLogprobs | None], display: Display, offset: int
+) -> dict[str, Any]:
+    """The lists for these tokens. `offset`: where the first one's text begins.
+
+    A position without values (the first of a prompt) gets null. Two ids with the same text share one key of
+    `top_logprobs`, and the later one's value, as in vLLM.
+    """
+    offsets: list[int] = []
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
+    for token_id, position in zip(token_ids, positions, strict=True):
+        if position is None:
+            token, value, top = display.tokenizer.decode([token_id]), None, None
+        else:
+            place = position.token_ids.index(token_id)
+            token, value = position.tokens[place], max(position.logprobs[place], MASKED)
+            top = _top(position, display)
+        token = placeholder(token_id) if display.as_token_ids else token
+        offsets.append(offset)
+        offset += len(token)
+        tokens.append(token)
+        token_logprobs.append(value)
+        top_logprobs.append(top)
+    return {
+        "text_offset": offsets,
+        "token_logprobs": token_logprobs,
+        "tokens": tokens,
+        "top_logprobs": top_logprobs,
+    }
+
+
+def end_offset(logprobs: dict[str, Any], start: int) -> int:
+    """Where the text after these tokens begins; `start` if there are none."""
+    if not logprobs["tokens"]:
+        return start
+    end: int = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
+    return end
+
+
+def prompt_logprobs(positions: Iterable[PositionLogprobs | None]) -> list[dict[str, Any] | None]:
+    """`prompt_logprobs` of a reply: per token, id → logprob, rank and text."""
+    return [None if position is None else _prompt_entry(position) for position in positions]
+
+
+def placeholder(token_id: int) -> str:
+    """vLLM's stand-in for a token's text."""
+    return f"token_id:{token_id}"
+
+
+def _top(position: PositionLogprobs, display: Display) -> dict[str, float]:
+    count = len(position.token_ids) if display.limit is None else display.limit + 1
+    names = map(placeholder, position.token_ids) if display.as_token_ids else position.tokens
+    return {
+        name: max(value, MASKED) for name, value in zip(list(names)[:count], position.logprobs[:count], strict=True)
+    }
+
+
+def _prompt_entry(position: PositionLogprobs) -> dict[str, Any]:
+    rows = zip(position.token_ids, position.logprobs, position.ranks, position.tokens, strict=True)
+    return {
+        str(token_id): {"logprob": max(value, MASKED), "rank": rank, "decoded_token": token}
+        for token_id, value, rank, token in rows
+    }

@@ -1,0 +1,28 @@
+"""GET /v1/models."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stubserver.api.protocol.models import ModelCard, ModelList, ModelPermission
+from stubserver.api.replies import json_reply, random_id
+from stubserver.api.state import server_state
+
+
+async def list_models(request: Request) -> Response:
+    """Every name that the server answers to."""
+    model, now = server_state(request).model, int(time.time())
+    cards = [
+        ModelCard(
+            id=name,
+            created=now,
+            root=model.name,
+            max_model_len=model.max_model_len,
+            permission=[ModelPermission(id=f"modelperm-{random_id()}", created=now)],
+        )
+        for name in model.served_names
+    ]
+    return json_reply(ModelList(data=cards).model_dump())

@@ -1,0 +1,192 @@
+"""What several routes share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from stubserver.errors import ValidationError
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+MAX_STOP_STRINGS = 4
+
+StopParam: TypeAlias = str | Annotated[list[str], Field(max_length=MAX_STOP_STRINGS)] | None
+
+
+class RequestModel(BaseModel):
+    """A request body. Fields that vLLM doesn't know are accepted and ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class ReplyModel(BaseModel):
+    """A reply body; it documents (openapi.json) and tests the replies, which are built as plain dicts."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class StreamOptions(RequestModel):
+    """Whether a stream reports usage: in a last event, and in every one."""
+
+    include_usage: bool | None = True
+    continuous_usage_stats: bool | None = False
+
+
+class JsonSchemaResponseFormat(RequestModel):
+    """`response_format.json_schema`."""
+
+    name: str
+    description: str | None = None
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(RequestModel):
+    """`response_format` of OpenAI."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaResponseFormat | None = None
+
+
+class StructuralTagResponseFormat(RequestModel):
+    """`response_format` of type structural_tag."""
+
+    type: Literal["structural_tag"]
+    format: Any
+
+
+class LegacyStructuralTag(RequestModel):
+    """One structure of the older form."""
+
+    begin: str
+    structural_tag_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    end: str
+
+
+class LegacyStructuralTagResponseFormat(RequestModel):
+    """The older form of structural_tag."""
+
+    type: Literal["structural_tag"]
+    structures: list[LegacyStructuralTag]
+    triggers: list[str]
+
+
+AnyResponseFormat: TypeAlias = ResponseFormat | StructuralTagResponseFormat | LegacyStructuralTagResponseFormat
+
+
+@dataclass
+class StructuredOutputs:
+    """`structured_outputs`: exactly one constraint, and how to write JSON."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+    structural_tag: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValidationError unless exactly one constraint is given."""
+        given = sum(value is not None for value in self._constraints().values())
+        if given == 1:
+            return
+        # vLLM shows its object's fields, two private ones among them.
+        shown = {**self.__dict__, "_backend": None, "_backend_was_auto": False}
+        if given > 1:
+            message = f"You can only use one kind of structured outputs constraint but multiple are specified: {shown}"
+        else:
+            message = f"You must use one kind of structured outputs constraint but none are specified: {shown}"
+        raise ValidationError(message)
+
+    def constraint(self) -> tuple[str, Any]:
+        """(kind, value) of the one constraint."""
+        return next((kind, value) for kind, value in self._constraints().items() if value is not None)
+
+    def _constraints(self) -> dict[str, Any]:
+        kinds = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+        return {kind: getattr(self, kind) for kind in kinds}
+
+
+def requested_constraint(
+    structured_outputs: StructuredOutputs | None, response_format: AnyResponseFormat | None
+) -> tuple[str, Any] | None:
+    """(kind, value) of the request's constraint, in whichever way it was asked for, or None.
+
+    Raises ValidationError for a constraint that vLLM refuses, and for structural tags, which are not supported here.
+    """
+    constraint = structured_outputs.constraint() if structured_outputs else None
+    if isinstance(response_format, ResponseFormat):
+        if response_format.type == "json_object":
+            constraint = ("json_object", True)
+        elif response_format.type == "json_schema" and response_format.json_schema:
+            constraint = ("json", response_format.json_schema.json_schema)
+    elif response_format is not None:
+        constraint = ("structural_tag", response_format)
+    if constraint:
+        _check_constraint(*constraint)
+    return constraint
+
+
+def _check_constraint(kind: str, value: Any) -> None:
+    empty_text = isinstance(value, str) and not value.strip()
+    if kind == "choice" and not value:
+        raise ValidationError(f"Choice '{value}' cannot be an empty list")
+    if kind in ("grammar", "json") and empty_text:
+        raise ValidationError(f"structured_outputs.{kind} cannot be an empty string")
+    if kind == "json_object" and value is False:
+        raise ValidationError(
+            "structured_outputs.json_object must be True if set; omit structured_outputs to disable structured outputs"
+        )
+    if kind == "regex" and "\x00" in value:
+        raise ValidationError("structured_outputs.regex must not contain a NUL character ('\\x00')")
+    if kind == "structural_tag":
+        raise ValidationError(
+            "structural_tag is not supported by stubserver; use json, regex, choice or grammar",
+            parameter="structured_outputs",
+        )
+
+
+class PromptTokensDetails(ReplyModel):
+    """Where prompt tokens came from."""
+
+    cached_tokens: int | None = None
+    created_cache_tokens: int | None = None
+    multimodal_tokens: dict[str, int] | None = None
+
+
+class Usage(ReplyModel):
+    """Token counts."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
+    completion_tokens_details: None = None
+
+
+class ErrorInfo(ReplyModel):
+    """What is wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorReply(ReplyModel):
+    """vLLM's error body."""
+
+    error: ErrorInfo
+
+
+class PromptLogprob(ReplyModel):
+    """One entry of a prompt token's logprobs."""
+
+    logprob: float
+    rank: int
+    decoded_token: str

@@ -1,0 +1,136 @@
+"""From a request's fields to sampling parameters: what the request says, else the server's default, else vLLM's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from stubserver.engine.model import Model
+from stubserver.errors import ValidationError
+from stubserver.sampling.params import (
+    SamplingParams,
+    check_beam_width,
+    check_values,
+    effective_temperature,
+    parse_logit_bias,
+)
+from stubserver.tokenizer.protocol import Tokenizer
+
+
+class SamplingFields(Protocol):
+    """What the generating endpoints' requests have in common."""
+
+    n: int
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    seed: int | None
+    min_tokens: int
+    stop: str | list[str] | None
+    stop_token_ids: list[int] | None
+    ignore_eos: bool
+    include_stop_str_in_output: bool
+    skip_special_tokens: bool
+    prompt_logprobs: int | None
+    logprob_token_ids: list[int] | None
+    allowed_token_ids: list[int] | None
+    logit_bias: dict[str, float] | None
+    bad_words: list[str]
+
+
+_DEFAULTS: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+}
+
+
+def sampling_params(
+    request: SamplingFields, model: Model, *, max_tokens: int, logprobs: int | None, prompt_logprobs: int | None
+) -> SamplingParams:
+    """The parameters of one prompt, their values checked. Raises ValidationError."""
+    chosen = {
+        name: default if (value := getattr(request, name)) is None else value
+        for name, default in {**_DEFAULTS, **model.default_sampling_params}.items()
+    }
+    stop = [request.stop] if isinstance(request.stop, str) else request.stop or ()
+    params = SamplingParams(
+        **{**chosen, "temperature": effective_temperature(chosen["temperature"])},
+        n=request.n,
+        seed=None if request.seed == -1 else request.seed,
+        max_tokens=max_tokens,
+        min_tokens=request.min_tokens,
+        stop=stop,
+        stop_token_ids=list(dict.fromkeys(request.stop_token_ids or ())),
+        ignore_eos=request.ignore_eos,
+        include_stop_str_in_output=request.include_stop_str_in_output,
+        skip_special_tokens=request.skip_special_tokens,
+        # Asked-for ids take the place of the top ones, whose number then isn't checked.
+        logprobs=None if request.logprob_token_ids else logprobs,
+        prompt_logprobs=prompt_logprobs,
+        logprob_token_ids=request.logprob_token_ids or None,
+        allowed_token_ids=request.allowed_token_ids,
+        logit_bias=parse_logit_bias(request.logit_bias),
+        bad_words=list(dict.fromkeys(request.bad_words)),
+        bad_words_token_ids=bad_words_token_ids(model.tokenizer, request.bad_words),
+    )
+    check_values(params)
+    return params
+
+
+def beam_params(request: SamplingFields, model: Model, max_tokens: int) -> SamplingParams:
+    """The parameters of a beam search: vLLM heeds no other fields. Raises ValidationError."""
+    temperature = request.temperature
+    if temperature is None:
+        temperature = model.default_sampling_params.get("temperature", _DEFAULTS["temperature"])
+    # The engine gets one-token requests, so their checks are those of a single choice.
+    params = SamplingParams(
+        temperature=effective_temperature(temperature),
+        max_tokens=max_tokens,
+        ignore_eos=request.ignore_eos,
+        include_stop_str_in_output=request.include_stop_str_in_output,
+        skip_special_tokens=request.skip_special_tokens,
+        logprobs=2 * request.n,
+    )
+    check_values(params)
+    check_beam_width(request.n)
+    return replace(params, n=request.n)
+
+
+def choose_max_tokens(
+    model: Model, max_tokens: int | None, prompt_len: int, truncate_prompt_tokens: int | None = None
+) -> int:
+    """How many tokens may be generated: the least of what was asked for, what fits, and the server's cap."""
+    if truncate_prompt_tokens is not None:
+        limit = model.max_model_len if truncate_prompt_tokens == -1 else truncate_prompt_tokens
+        prompt_len = min(prompt_len, limit)
+    limits = [model.max_model_len - prompt_len, max_tokens, model.max_new_tokens]
+    return min(limit for limit in limits if limit is not None)
+
+
+def bad_words_token_ids(tokenizer: Tokenizer, bad_words: Sequence[str]) -> list[list[int]]:
+    """The token sequences that spell the words, at the beginning of a text and after a space.
+
+    Raises ValidationError for a word that has no tokens.
+    """
+    sequences: list[list[int]] = []
+    for word in filter(None, bad_words):
+        bare = tokenizer.encode(word.lstrip(), add_special_tokens=False)
+        if not bare:
+            message = "bad_words entries must tokenize to at least one token."
+            raise ValidationError(message, parameter="bad_words", value=list(bad_words))
+        spaced = tokenizer.encode(" " + word.lstrip(), add_special_tokens=False)
+        sequences.append(bare)
+        # The spaced form counts where the space makes another first token and not one more.
+        if spaced and spaced[0] != bare[0] and len(spaced) == len(bare):
+            sequences.append(spaced)
+    return sequences

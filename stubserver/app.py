@@ -1,0 +1,167 @@
+"""The ASGI app: settings and script in, Starlette out. Nothing of it exists before create_app is called."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from os import PathLike
+from pathlib import Path
+from typing import Any, cast
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stubserver.api.body import UnparsableBodyError
+from stubserver.api.openapi import Endpoint
+from stubserver.api.replies import error_reply
+from stubserver.api.routes import ENDPOINTS
+from stubserver.api.state import ServerState
+from stubserver.config import Settings, resolve_settings
+from stubserver.engine.model import Model
+from stubserver.errors import GenerationError, RequestError, ScriptError, SettingsError
+from stubserver.sampling.processors import CustomProcessor
+from stubserver.script.function import import_function
+from stubserver.script.load import LoadedScript, load_script
+
+logger = logging.getLogger("stubserver")
+
+ScriptSource = str | PathLike[str] | Mapping[str, Any] | Callable[..., Any] | None
+
+GUARDED = ("/v1", "/v2", "/inference", "/cohere")
+"""Paths that need an API key, if there is one."""
+
+
+def create_app(script: ScriptSource = None, **settings: Any) -> Starlette:
+    """The app that serves a script.
+
+    script: a path (YAML, JSON, .npz, `file.py:callable`), `module:callable`, a callable, a mapping with the keys of a
+    script file, or None for the built-in demo. settings: the fields of `Settings`; they win over the script's.
+    Environment variables are not read: that is the command line's part. Raises ConfigError.
+    """
+    return build_app(*load(script, flags=settings, environ={}))
+
+
+def load(
+    script: ScriptSource, *, flags: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[Settings, LoadedScript]:
+    """Settings and script from what was given. Raises ConfigError."""
+    given = resolve_settings(flags, environ, {})
+    chosen = given.tokenizer if "tokenizer" in given.model_fields_set else None
+    loaded = load_script(script, tokenizer=chosen)
+    return resolve_settings(flags, environ, loaded.settings, loaded.source), loaded
+
+
+def build_app(settings: Settings, loaded: LoadedScript) -> Starlette:
+    """The app of these settings and this script. Raises SettingsError."""
+    state = ServerState(settings, build_model(settings, loaded))
+    middleware = [Middleware(ApiKeyMiddleware, keys=settings.api_key)] if settings.api_key else []
+    app = Starlette(
+        routes=_routes(ENDPOINTS),
+        middleware=middleware,
+        exception_handlers={
+            RequestError: _on_request_error,
+            UnparsableBodyError: _on_unparsable_body,
+            HTTPException: _on_http_error,
+            Exception: _on_bug,
+        },
+    )
+    app.state.server = state
+    return app
+
+
+def build_model(settings: Settings, loaded: LoadedScript) -> Model:
+    """The model that the script and the settings make. Raises SettingsError."""
+    defaults = dict(settings.override_generation_config)
+    return Model(
+        served_names=settings.served_model_name,
+        tokenizer=loaded.tokenizer,
+        script=loaded.script,
+        max_model_len=settings.max_model_len,
+        max_logprobs=settings.max_logprobs,
+        logprobs_mode=settings.logprobs_mode,
+        model_runner=settings.model_runner,
+        max_new_tokens=defaults.pop("max_new_tokens", None),
+        default_sampling_params=defaults,
+        custom_processors=[_load_processor(name) for name in settings.logits_processors],
+        seed=settings.seed,
+    )
+
+
+def _load_processor(name: str) -> CustomProcessor:
+    """`module:Class` → an object's `apply`; `module:function` → the function itself."""
+    try:
+        found: Any = import_function(name, Path.cwd())
+    except ScriptError as error:
+        raise SettingsError(f"--logits-processors: {error}") from error
+    processor = getattr(found(), "apply", None) if isinstance(found, type) else found
+    if not callable(processor):
+        raise SettingsError(f"--logits-processors: {name!r} is a class without apply(logits)")
+    return cast(CustomProcessor, processor)
+
+
+def _routes(endpoints: tuple[Endpoint, ...]) -> list[BaseRoute]:
+    """One Starlette route a path. HEAD, which Starlette adds to GET, is taken out again: vLLM refuses it."""
+    routes: list[BaseRoute] = []
+    for path, group in groupby(endpoints, key=lambda endpoint: endpoint.path):
+        same_path = list(group)
+        route = Route(path, same_path[0].handler, methods=[endpoint.method for endpoint in same_path])
+        route.methods = {endpoint.method for endpoint in same_path}
+        routes.append(route)
+    return routes
+
+
+class ApiKeyMiddleware:
+    """401 for guarded paths without a bearer token that is one of the keys."""
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
+        self._app = app
+        self._digests = [_digest(key) for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request through, or answer it."""
+        admitted = not _is_guarded(scope) or self._knows(Headers(scope=scope).get("authorization", ""))
+        answer = self._app if admitted else JSONResponse({"error": "Unauthorized"}, status_code=401)
+        await answer(scope, receive, send)
+
+    def _knows(self, authorization: str) -> bool:
+        scheme, _, token = authorization.partition(" ")
+        given = _digest(token)
+        known = [secrets.compare_digest(given, digest) for digest in self._digests]
+        return scheme.lower() == "bearer" and any(known)
+
+
+def _is_guarded(scope: Scope) -> bool:
+    guarded: bool = scope["type"] == "http" and scope["method"] != "OPTIONS" and scope["path"].startswith(GUARDED)
+    return guarded
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+
+
+async def _on_request_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return error_reply(error)
+
+
+async def _on_unparsable_body(request: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": "There was an error parsing the body"}, status_code=400)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"detail": error.detail}, status_code=error.status_code, headers=error.headers)
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    """What nobody foresaw: the client gets vLLM's shape; Starlette raises it on, so that the server logs it."""
+    return JSONResponse(GenerationError(f"{type(error).__name__}: {error}").body(), status_code=500)

@@ -1,0 +1,64 @@
+"""Running the app: uvicorn in the foreground."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from stubserver.config import Settings
+from stubserver.errors import SettingsError
+
+
+def run(app: ASGIApp, settings: Settings, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `on_ready` gets the URL once requests are answered. Raises SettingsError."""
+    listener = bind(settings.host, settings.port)
+    server = _Server(uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False), on_ready)
+    server.run(sockets=[listener])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises SettingsError if the address can't be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        # Now, not when uvicorn does: until then a second server could take the same port.
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"can't listen on {host}:{port}: {error.strerror}; choose another --port (0 takes a free one) or --host"
+        ) from error
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready, and stops quietly."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and sockets:
+            self._on_ready(_url(sockets[0]))
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; a second SIGINT doesn't wait for open requests.
+
+        uvicorn's own raises the signal again at the end, a traceback after Ctrl-C; to be stopped is no failure here.
+        """
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
