@@ -1,0 +1,122 @@
+"""The recorded exchanges, and how to put each to our server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+RECORDINGS = FIXTURES / "vllm-0.32.0"
+BIGRAM = FIXTURES / "bigram512"
+SCRIPT = BIGRAM / "script.yaml"
+
+SERVED = ("/v1/completions", "/v1/models", "/health", "/ping", "/version", "/load", "/tokenize", "/detokenize")
+"""The routes that are served so far; exchanges of other routes wait for theirs."""
+
+
+class BoostToken:
+    """The custom logits processor of plugin_raw.jsonl: +4.0 on token 276."""
+
+    def apply(self, logits: np.ndarray) -> np.ndarray:
+        boosted = logits.copy()
+        boosted[276] += 4.0
+        return boosted
+
+
+@dataclass(frozen=True)
+class Exchange:
+    file: str
+    settings: dict[str, Any]
+    group: str
+    name: str
+    request: dict[str, Any]
+    response: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        return f"{self.file}-{self.group}-{self.name}"
+
+    @property
+    def path(self) -> str:
+        return str(self.request["path"])
+
+    @property
+    def served(self) -> bool:
+        """Whether our server has the route (or the recording shows that vLLM has none)."""
+        return self.path in SERVED or self.path == "/v1/nope"
+
+    @property
+    def content(self) -> bytes | None:
+        if "raw" in self.request:
+            return str(self.request["raw"]).encode()
+        return json.dumps(self.request["body"]).encode() if "body" in self.request else None
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        headers = {name.lower(): value for name, value in (self.request.get("headers") or {}).items()}
+        if self.content is not None:
+            headers.setdefault("content-type", "application/json")
+        forced = self._forced_token_ids()
+        if forced:
+            headers["x-stub-force-token-ids"] = json.dumps(forced)
+        return headers
+
+    def _forced_token_ids(self) -> list[list[int | str]]:
+        """The recorded tokens of a sampled request: the random draw itself can't be the same."""
+        body = self.request.get("body") or {}
+        if body.get("temperature") == 0 or self.path != "/v1/completions" or self.response["status"] != 200:
+            return []
+        forced: dict[int, list[int | str]] = {}
+        for choice in (choice for event in self._bodies() for choice in event.get("choices", ())):
+            forced.setdefault(choice["index"], []).extend(self._tokens(choice))
+        return [forced[index] for index in sorted(forced)]
+
+    def _tokens(self, choice: dict[str, Any]) -> list[int | str]:
+        """The generated tokens of a choice: its ids, or else the one token of an answer."""
+        if choice["token_ids"] is not None:
+            return list(choice["token_ids"])
+        if choice["logprobs"] is None:
+            return [choice["text"]]
+        tokens, values = choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"]
+        if self.request["body"].get("echo"):
+            generated = self.response["body"]["usage"]["completion_tokens"]
+            tokens, values = tokens[-generated:], values[-generated:]
+        if all(tokens):
+            return list(tokens)
+        # A byte token has no text of its own; its value tells which one it was.
+        assert len(tokens) == 1, f"{self.id}: can't tell which tokens were drawn"
+        return [self._token_of_value(values[0])]
+
+    def _token_of_value(self, value: float) -> int:
+        """The token that has this value after the prompt, among those without a text of their own."""
+        tokenizer = Tokenizer.from_file(str(BIGRAM / "tokenizer.json"))
+        row = np.load(BIGRAM / "logits.npz")["table"][tokenizer.encode(self.request["body"]["prompt"]).ids[-1]]
+        row = row.astype(np.float64)
+        if self.settings["logprobs_mode"].startswith("processed"):
+            row = row / self.request["body"]["temperature"]
+        if self.settings["logprobs_mode"].endswith("logprobs"):
+            row = row - np.log(np.exp(row).sum())
+        nearest = [int(token_id) for token_id in np.abs(row - value).argsort()]
+        return next(token_id for token_id in nearest if tokenizer.decode([token_id]).endswith("\ufffd"))
+
+    def _bodies(self) -> list[dict[str, Any]]:
+        if "events" in self.response:
+            return [event for event in self.response["events"] if event != "[DONE]"]
+        return [self.response["body"]]
+
+
+def load_exchanges() -> Iterator[Exchange]:
+    for path in sorted(RECORDINGS.glob("*.jsonl")):
+        header, *lines = map(json.loads, path.read_text().splitlines())
+        settings = {**header["server"], "served_model_name": header["served_model_name"], "model_runner": "v1"}
+        if settings.get("logits_processors"):
+            settings["logits_processors"] = [f"{__name__}:BoostToken"]
+        for line in lines:
+            yield Exchange(path.stem, settings, line["group"], line["name"], line["request"], line["response"])
