@@ -62,10 +62,10 @@ def load(
 
 def build_app(settings: Settings, loaded: LoadedScript) -> Starlette:
     """The app of these settings and this script. Raises SettingsError."""
-    state = ServerState(settings, build_model(settings, loaded))
+    state = ServerState(settings, [build_model(settings, loaded)])
     middleware = [Middleware(ApiKeyMiddleware, keys=settings.api_key)] if settings.api_key else []
     app = Starlette(
-        routes=_routes(ENDPOINTS),
+        routes=_routes(ENDPOINTS, state),
         middleware=middleware,
         exception_handlers={
             RequestError: _on_request_error,
@@ -80,20 +80,8 @@ def build_app(settings: Settings, loaded: LoadedScript) -> Starlette:
 
 def build_model(settings: Settings, loaded: LoadedScript) -> Model:
     """The model that the script and the settings make. Raises SettingsError."""
-    defaults = dict(settings.override_generation_config)
-    return Model(
-        served_names=settings.served_model_name,
-        tokenizer=loaded.tokenizer,
-        script=loaded.script,
-        max_model_len=settings.max_model_len,
-        max_logprobs=settings.max_logprobs,
-        logprobs_mode=settings.logprobs_mode,
-        model_runner=settings.model_runner,
-        max_new_tokens=defaults.pop("max_new_tokens", None),
-        default_sampling_params=defaults,
-        custom_processors=[_load_processor(name) for name in settings.logits_processors],
-        seed=settings.seed,
-    )
+    processors = [_load_processor(name) for name in settings.logits_processors]
+    return Model(settings, loaded.tokenizer, loaded.script, processors)
 
 
 def _load_processor(name: str) -> CustomProcessor:
@@ -108,15 +96,30 @@ def _load_processor(name: str) -> CustomProcessor:
     return cast(CustomProcessor, processor)
 
 
-def _routes(endpoints: tuple[Endpoint, ...]) -> list[BaseRoute]:
+def _routes(endpoints: tuple[Endpoint, ...], state: ServerState) -> list[BaseRoute]:
     """One Starlette route a path. HEAD, which Starlette adds to GET, is taken out again: vLLM refuses it."""
     routes: list[BaseRoute] = []
     for path, group in groupby(endpoints, key=lambda endpoint: endpoint.path):
         same_path = list(group)
         route = Route(path, same_path[0].handler, methods=[endpoint.method for endpoint in same_path])
         route.methods = {endpoint.method for endpoint in same_path}
+        if same_path[0].generates:
+            route.app = _counted(route.app, state)
         routes.append(route)
     return routes
+
+
+def _counted(app: ASGIApp, state: ServerState) -> ASGIApp:
+    """The app, its requests counted as in flight until their last byte has gone out."""
+
+    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+        state.in_flight += 1
+        try:
+            await app(scope, receive, send)
+        finally:
+            state.in_flight -= 1
+
+    return counting
 
 
 class ApiKeyMiddleware:

@@ -16,22 +16,20 @@ from starlette.responses import Response
 
 from stubserver.api.body import parse_body
 from stubserver.api.forcing import forced_token_ids
+from stubserver.api.generations import make_generation, request_id
 from stubserver.api.logprobs import Display, completion_logprobs, end_offset, prompt_logprobs
 from stubserver.api.prompts import Prompt, Truncation, render_prompts
 from stubserver.api.protocol.common import requested_constraint
 from stubserver.api.protocol.completions import CompletionRequest
-from stubserver.api.replies import event_stream, json_reply, random_id
+from stubserver.api.replies import event_stream, json_reply
 from stubserver.api.sampling import beam_params, choose_max_tokens, sampling_params
 from stubserver.api.state import ServerState, server_state
 from stubserver.api.usage import usage
 from stubserver.engine.beam_search import beam_search
-from stubserver.engine.generate import Generation, PositionLogprobs, Step
+from stubserver.engine.generate import Generation, PositionLogprobs, Step, in_turn
 from stubserver.engine.model import Model
 from stubserver.errors import RequestError, ValidationError
 from stubserver.sampling.params import SamplingParams
-from stubserver.script.context import ScriptRequest
-
-ENDPOINT = "/v1/completions"
 
 _ADAPTER = TypeAdapter(CompletionRequest)
 
@@ -51,7 +49,6 @@ class _Completion(NamedTuple):
 
     id: str
     created: int
-    state: ServerState
     model: Model
     request: CompletionRequest
     prompts: Sequence[Prompt]
@@ -82,20 +79,10 @@ def _prepare(state: ServerState, request: Request, body: dict[str, Any], parsed:
     generations = []
     for number, prompt in enumerate(prompts):
         params = _params(model, parsed, len(prompt.token_ids))
-        seen = ScriptRequest(
-            endpoint=ENDPOINT,
-            model=parsed.model or model.name,
-            prompt=prompt.text,
-            prompt_token_ids=prompt.token_ids,
-            body=body,
-            headers=request.headers,
-            scores_prompt=params.prompt_logprobs is not None,
-        )
         own_forced = forced[number * params.n : (number + 1) * params.n]
-        generations.append(Generation(model, seen, params, model.script.bind(seen), constraint, own_forced))
-    request_id = request.headers.get("x-request-id") or parsed.request_id or random_id()
-    display = _display(state, model, parsed)
-    return _Completion(f"cmpl-{request_id}", int(time.time()), state, model, parsed, prompts, generations, display)
+        generations.append(make_generation(request, body, model, prompt, params, constraint, own_forced))
+    own_id = f"cmpl-{request_id(request, parsed.request_id)}"
+    return _Completion(own_id, int(time.time()), model, parsed, prompts, generations, _display(model, parsed))
 
 
 def _render(model: Model, parsed: CompletionRequest) -> list[Prompt]:
@@ -132,10 +119,10 @@ def _params(model: Model, parsed: CompletionRequest, prompt_len: int) -> Samplin
     )
 
 
-def _display(state: ServerState, model: Model, parsed: CompletionRequest) -> Display:
+def _display(model: Model, parsed: CompletionRequest) -> Display:
     as_token_ids = parsed.return_tokens_as_token_ids
     if as_token_ids is None:
-        as_token_ids = state.settings.return_tokens_as_token_ids
+        as_token_ids = model.settings.return_tokens_as_token_ids
     everything = bool(parsed.logprob_token_ids) or parsed.logprobs == -1
     return Display(model.tokenizer, None if everything else parsed.logprobs, as_token_ids)
 
@@ -145,7 +132,8 @@ def _parts(completion: _Completion) -> Iterator[_Part]:
     for generation in completion.generations:
         generation.check()
     offsets: dict[int, int] = {}
-    for number, choice, step in _steps(completion):
+    sources = [_steps(completion, generation) for generation in completion.generations]
+    for number, (choice, step) in in_turn(sources):
         generation = completion.generations[number]
         index = number * generation.params.n + choice
         first = index not in offsets
@@ -158,19 +146,7 @@ def _parts(completion: _Completion) -> Iterator[_Part]:
         yield _Part(index, generation, text, logprobs, step.token_ids, step.finish_reason, step.stop_reason, first)
 
 
-def _steps(completion: _Completion) -> Iterator[tuple[int, int, Step]]:
-    """(prompt, choice, step) of all prompts in turn."""
-    running = {number: _source(completion, generation) for number, generation in enumerate(completion.generations)}
-    while running:
-        for number, steps in list(running.items()):
-            found = next(steps, None)
-            if found is None:
-                del running[number]
-            else:
-                yield number, *found
-
-
-def _source(completion: _Completion, generation: Generation) -> Iterator[tuple[int, Step]]:
+def _steps(completion: _Completion, generation: Generation) -> Iterator[tuple[int, Step]]:
     if completion.request.use_beam_search:
         return enumerate(beam_search(generation, completion.request.length_penalty))
     return generation.steps()
@@ -194,7 +170,7 @@ def _shown(
 
 def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
     """The events of a stream."""
-    request, settings = completion.request, completion.state.settings
+    request, settings = completion.request, completion.model.settings
     options = request.stream_options
     include_usage = settings.enable_force_include_usage or bool(options and options.include_usage)
     continuous = settings.enable_force_include_usage or bool(
@@ -205,7 +181,7 @@ def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
         generated[part.number] += len(part.token_ids)
         event = {**_head(completion), "choices": [_stream_choice(completion, part)]}
         if part.finish_reason is not None and not include_usage:
-            event["system_fingerprint"] = completion.state.system_fingerprint
+            event["system_fingerprint"] = completion.model.system_fingerprint
         if continuous:
             event["usage"] = usage(len(part.generation.request.prompt_token_ids), generated[part.number])
         yield event
@@ -215,7 +191,7 @@ def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
             **_head(completion),
             "choices": [],
             "usage": counts,
-            "system_fingerprint": completion.state.system_fingerprint,
+            "system_fingerprint": completion.model.system_fingerprint,
         }
 
 
@@ -249,12 +225,12 @@ def _full_reply(completion: _Completion) -> dict[str, Any]:
         folded.setdefault(part.number, []).append(part)
     choices = [_full_choice(completion, folded[index]) for index in sorted(folded)]
     generated = sum(len(part.token_ids) for parts in folded.values() for part in parts)
-    details = completion.state.settings.enable_prompt_tokens_details
+    details = completion.model.settings.enable_prompt_tokens_details
     return {
         **_head(completion),
         "choices": choices,
         "service_tier": None,
-        "system_fingerprint": completion.state.system_fingerprint,
+        "system_fingerprint": completion.model.system_fingerprint,
         "usage": usage(_prompt_tokens(completion), generated, details=details, nulls=True),
         "kv_transfer_params": None,
         "ec_transfer_params": None,

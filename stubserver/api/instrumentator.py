@@ -6,7 +6,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stubserver.api.replies import json_reply
-from stubserver.api.state import VLLM_VERSION, server_state
+from stubserver.api.state import server_state
+from stubserver.engine.model import VLLM_VERSION
 
 
 async def health(request: Request) -> Response:

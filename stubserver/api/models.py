@@ -14,15 +14,16 @@ from stubserver.api.state import server_state
 
 async def list_models(request: Request) -> Response:
     """Every name that the server answers to."""
-    model, now = server_state(request).model, int(time.time())
+    now = int(time.time())
     cards = [
         ModelCard(
             id=name,
             created=now,
             root=model.name,
-            max_model_len=model.max_model_len,
+            max_model_len=model.settings.max_model_len,
             permission=[ModelPermission(id=f"modelperm-{random_id()}", created=now)],
         )
-        for name in model.served_names
+        for model in server_state(request).models
+        for name in model.settings.served_model_name
     ]
     return json_reply(ModelList(data=cards).model_dump())

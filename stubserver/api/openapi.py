@@ -17,7 +17,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One route. `request` and `reply` are the models of the bodies, None where there is no JSON body."""
+    """One route. `request` and `reply` are the models of the bodies, None where there is no JSON body.
+
+    generates: whether its requests count as running.
+    """
 
     method: str
     path: str
@@ -25,6 +28,7 @@ class Endpoint:
     summary: str
     request: Any = None
     reply: Any = None
+    generates: bool = False
 
 
 def describe(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:

@@ -27,15 +27,15 @@ class Truncation(NamedTuple):
 
 def check_lengths(model: Model, max_tokens: int, truncation: Truncation) -> None:
     """Refuse lengths that the model's context can't hold. Raises ValidationError."""
-    if max_tokens > model.max_model_len:
+    limit = model.settings.max_model_len
+    if max_tokens > limit:
         message = (
-            f"max_tokens={max_tokens} cannot be greater than max_model_len={model.max_model_len}. "
-            "Please request fewer output tokens."
+            f"max_tokens={max_tokens} cannot be greater than max_model_len={limit}. Please request fewer output tokens."
         )
         raise ValidationError(message, parameter="max_tokens", value=max_tokens)
-    if truncation.limit is not None and truncation.limit > model.max_model_len:
+    if truncation.limit is not None and truncation.limit > limit:
         message = (
-            f"truncate_prompt_tokens={truncation.limit} cannot be greater than max_model_len = {model.max_model_len}. "
+            f"truncate_prompt_tokens={truncation.limit} cannot be greater than max_model_len = {limit}. "
             "Please request a smaller truncation size."
         )
         raise ValidationError(message, parameter="truncate_prompt_tokens", value=truncation.limit)
@@ -51,7 +51,7 @@ def render_prompts(
     keep = truncation.limit
     if keep == -1:
         # Room for one token of output, unless none was asked for.
-        keep = model.max_model_len - (1 if max_tokens else 0)
+        keep = model.settings.max_model_len - (1 if max_tokens else 0)
     return [_render(model, prompt, keep, truncation, add_special_tokens=add_special_tokens) for prompt in _split(given)]
 
 
@@ -79,20 +79,21 @@ def _render(
 
 
 def _check_characters(model: Model, text: str) -> None:
-    if len(text) <= model.max_model_len:
+    limit = model.settings.max_model_len
+    if len(text) <= limit:
         return
-    longest = model.max_model_len * model.tokenizer.max_chars_per_token
+    longest = limit * model.tokenizer.max_chars_per_token
     if len(text) > longest:
         message = (
-            f"This model's maximum context length is {model.max_model_len} tokens. However, your prompt contains "
+            f"This model's maximum context length is {limit} tokens. However, your prompt contains "
             f"{len(text)} characters (more than {longest} characters, which is the upper bound for "
-            f"{model.max_model_len} input tokens). Please reduce the length of the input prompt."
+            f"{limit} input tokens). Please reduce the length of the input prompt."
         )
         raise ValidationError(message, parameter="input_text", value=len(text))
 
 
 def _check_tokens(model: Model, token_ids: Sequence[int], *, tokenized: bool) -> None:
-    limit = model.max_model_len
+    limit = model.settings.max_model_len
     if len(token_ids) <= limit:
         return
     # vLLM stops tokenizing one token after the limit, so of a text it only knows "at least" that many.

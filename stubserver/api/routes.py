@@ -27,6 +27,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Complete prompts, full or as a stream",
         CompletionRequest,
         CompletionReply,
+        generates=True,
     ),
     Endpoint("GET", "/v1/models", models.list_models, "The served names", None, ModelList),
     Endpoint("POST", "/tokenize", tokenize.tokenize, "Text or messages to token ids", TokenizeRequest, TokenizeReply),

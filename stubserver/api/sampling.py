@@ -111,9 +111,9 @@ def choose_max_tokens(
 ) -> int:
     """How many tokens may be generated: the least of what was asked for, what fits, and the server's cap."""
     if truncate_prompt_tokens is not None:
-        limit = model.max_model_len if truncate_prompt_tokens == -1 else truncate_prompt_tokens
+        limit = model.settings.max_model_len if truncate_prompt_tokens == -1 else truncate_prompt_tokens
         prompt_len = min(prompt_len, limit)
-    limits = [model.max_model_len - prompt_len, max_tokens, model.max_new_tokens]
+    limits = [model.settings.max_model_len - prompt_len, max_tokens, model.max_new_tokens]
     return min(limit for limit in limits if limit is not None)
 
 

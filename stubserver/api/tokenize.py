@@ -41,7 +41,7 @@ async def tokenize(request: Request) -> Response:
     return json_reply(
         {
             "count": len(token_ids),
-            "max_model_len": model.max_model_len,
+            "max_model_len": model.settings.max_model_len,
             "tokens": token_ids,
             "token_strs": pieces,
         }

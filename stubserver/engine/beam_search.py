@@ -58,8 +58,8 @@ def _position(generation: Generation, token_ids: Sequence[int]) -> PositionLogpr
     prompt = (*generation.request.prompt_token_ids, *token_ids)
     raw = generation.logits(generation.request.prompt_token_ids, token_ids)
     processed = _processed(generation, raw, prompt)
-    logits = raw if model.logprobs_mode.startswith("raw") else processed
-    found = gather_top(logits, model.logprobs_mode, pick_best(processed), generation.params.logprobs or 0)
+    logits = raw if model.settings.logprobs_mode.startswith("raw") else processed
+    found = gather_top(logits, model.settings.logprobs_mode, pick_best(processed), generation.params.logprobs or 0)
     tokens = [model.tokenizer.token_text(token_id) for token_id in found.token_ids]
     return PositionLogprobs(found.token_ids, found.logprobs, tokens, found.ranks)
 
@@ -68,7 +68,7 @@ def _processed(generation: Generation, raw: Logits, prompt: Sequence[int]) -> Lo
     """Each position is a request of its own to the engine, with nothing but the temperature."""
     params = SamplingParams(temperature=generation.params.temperature, max_tokens=1)
     state = StepState(prompt, (), custom_processors=generation.model.custom_processors)
-    return process_logits(raw, params, state, generation.model.model_runner)
+    return process_logits(raw, params, state, generation.model.settings.model_runner)
 
 
 def _normalized(beam: _Beam, prompt_len: int, length_penalty: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from stubserver.engine.grammar import Grammar, compile_constraint
 from stubserver.engine.model import Model
@@ -18,6 +18,8 @@ from stubserver.sampling.pipeline import StepState, process_logits
 from stubserver.sampling.sampler import draw, make_rng, pick_best
 from stubserver.script.context import Context, NextLogits, ScriptRequest
 from stubserver.tokenizer.detokenizer import CONTEXT_TOKENS, decode_entries
+
+T = TypeVar("T")
 
 
 class PositionLogprobs(NamedTuple):
@@ -60,19 +62,13 @@ class Generation:
 
     def check(self) -> None:
         """Refuse what this model can't do. Raises ValidationError. In a stream, the 200 has gone out by then."""
-        check_model(self.params, self.model.vocab_size, self.model.max_logprobs)
+        check_model(self.params, self.model.vocab_size, self.model.settings.max_logprobs)
         self.grammar = compile_constraint(*self.constraint) if self.constraint else None
         check_prompt(self.model, self.request.prompt_token_ids)
 
     def steps(self) -> Iterator[tuple[int, Step]]:
         """(choice, step) of all n choices in turn, a token of each, until the last one has finished."""
-        running = {index: _Choice(self, index) for index in range(self.params.n)}
-        while running:
-            for index, choice in list(running.items()):
-                step = choice.step()
-                yield index, step
-                if step.finish_reason is not None:
-                    del running[index]
+        return in_turn([_Choice(self, index).steps() for index in range(self.params.n)])
 
     @cached_property
     def prompt_logprobs(self) -> list[PositionLogprobs | None]:
@@ -81,7 +77,7 @@ class Generation:
         No parameter of the request applies to them: the processed modes report the raw values.
         """
         model, prompt = self.model, self.request.prompt_token_ids
-        mode: LogprobsMode = "raw_logits" if model.logprobs_mode.endswith("logits") else "raw_logprobs"
+        mode: LogprobsMode = "raw_logits" if model.settings.logprobs_mode.endswith("logits") else "raw_logprobs"
         positions: list[PositionLogprobs | None] = [None]
         for position in range(1, len(prompt)):
             logits = self.logits(prompt[:position], ())
@@ -92,7 +88,7 @@ class Generation:
 
     def logits(self, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int]) -> Logits:
         """What the script says comes after these tokens."""
-        return self.next_logits(Context(self.request, prompt_token_ids, output_token_ids, self.model.seed))
+        return self.next_logits(Context(self.request, prompt_token_ids, output_token_ids, self.model.settings.seed))
 
 
 class _Choice:
@@ -111,8 +107,15 @@ class _Choice:
         self._ending_token_ids = _ending_token_ids(model, params)
         self._output: list[int] = []
 
-    def step(self) -> Step:
-        """The next token; the last one has the finish reason."""
+    def steps(self) -> Iterator[Step]:
+        """A step a token; the last one has the finish reason."""
+        while True:
+            step = self._next()
+            yield step
+            if step.finish_reason is not None:
+                return
+
+    def _next(self) -> Step:
         generation, output = self._generation, self._output
         logits = generation.logits(generation.request.prompt_token_ids, output)
         raw = self._grammar.apply(logits) if self._grammar else logits
@@ -140,7 +143,7 @@ class _Choice:
             model.custom_processors,
         )
         try:
-            return process_logits(raw, generation.params, state, model.model_runner)
+            return process_logits(raw, generation.params, state, model.settings.model_runner)
         except Exception as error:
             if not model.custom_processors:
                 raise
@@ -153,11 +156,11 @@ class _Choice:
 
     def _report(self, raw: Logits, processed: Logits, token_id: int) -> PositionLogprobs:
         model, params = self._generation.model, self._generation.params
-        logits = raw if model.logprobs_mode.startswith("raw") else processed
+        logits = raw if model.settings.logprobs_mode.startswith("raw") else processed
         if params.logprob_token_ids:
-            found = gather_token_ids(logits, model.logprobs_mode, token_id, params.logprob_token_ids)
+            found = gather_token_ids(logits, model.settings.logprobs_mode, token_id, params.logprob_token_ids)
         else:
-            found = gather_top(logits, model.logprobs_mode, token_id, params.logprobs or 0)
+            found = gather_top(logits, model.settings.logprobs_mode, token_id, params.logprobs or 0)
         return decode_logprobs(model, found, self._output[-CONTEXT_TOKENS:])
 
     def _add_text(self, token_id: int, *, ended: bool) -> str | None:
@@ -167,6 +170,17 @@ class _Choice:
             # A token that stops the generation is no part of the text.
             return None
         return self._text.append(self._detokenizer.step(token_id), look_for_stop=len(self._output) > params.min_tokens)
+
+
+def in_turn(sources: Sequence[Iterator[T]]) -> Iterator[tuple[int, T]]:
+    """(number of the source, item): an item of each source in turn, until all have ended."""
+    going_on = dict(enumerate(sources))
+    while going_on:
+        for number, source in list(going_on.items()):
+            try:
+                yield number, next(source)
+            except StopIteration:
+                del going_on[number]
 
 
 def check_prompt(model: Model, prompt_token_ids: Sequence[int]) -> None:
@@ -206,6 +220,6 @@ def _finish(generation: Generation, output: Sequence[int]) -> tuple[str | None, 
     if last in params.stop_token_ids:
         return "stop", last
     length = len(generation.request.prompt_token_ids) + len(output)
-    if length >= model.max_model_len or len(output) >= params.max_tokens:
+    if length >= model.settings.max_model_len or len(output) >= params.max_tokens:
         return "length", None
     return None, None

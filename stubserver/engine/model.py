@@ -2,54 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
+from stubserver.config import Settings
 from stubserver.engine.grammar import GrammarTokens
-from stubserver.sampling.logprobs import LogprobsMode
-from stubserver.sampling.pipeline import ModelRunner
 from stubserver.sampling.processors import CustomProcessor
 from stubserver.script.context import Script
 from stubserver.tokenizer.hf import HFTokenizer
 
+VLLM_VERSION = "0.32.0"
+"""The vLLM whose behaviour this is; GET /version reports it."""
+
 
 @dataclass
 class Model:
-    """A script with the tokenizer and the settings that it is served with. `default_sampling_params`: vLLM's names."""
+    """A script with the tokenizer and the settings that it is served with."""
 
-    served_names: Sequence[str]
+    settings: Settings
     tokenizer: HFTokenizer
     script: Script
-    max_model_len: int = 4096
-    max_logprobs: int = 20
-    logprobs_mode: LogprobsMode = "raw_logprobs"
-    model_runner: ModelRunner = "v2"
-    default_sampling_params: Mapping[str, Any] = field(default_factory=dict)
-    max_new_tokens: int | None = None
     custom_processors: Sequence[CustomProcessor] = ()
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        self._seeds = np.random.Generator(np.random.PCG64(self.seed % 2**128))
+        self._seeds = np.random.Generator(np.random.PCG64(self.settings.seed % 2**128))
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The name that replies show."""
-        return self.served_names[0]
+        return self.settings.served_model_name[0]
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         """V: the length of a row of logits."""
         return self.script.vocab_size
 
     @cached_property
+    def default_sampling_params(self) -> dict[str, Any]:
+        """What requests get that leave a field out, by vLLM's names."""
+        return {k: v for k, v in self.settings.override_generation_config.items() if k != "max_new_tokens"}
+
+    @cached_property
+    def max_new_tokens(self) -> int | None:
+        """The server's own cap on max_tokens."""
+        return self.settings.override_generation_config.get("max_new_tokens")
+
+    @cached_property
     def grammar_tokens(self) -> GrammarTokens:
         """For structured outputs."""
         return GrammarTokens(self.tokenizer, self.vocab_size)
+
+    @cached_property
+    def system_fingerprint(self) -> str:
+        """As vLLM's: its version, and a digest of how the server is set up."""
+        setup = self.settings.model_dump_json(exclude={"api_key"})
+        return f"vllm-{VLLM_VERSION}-{blake2b(setup.encode(), digest_size=4).hexdigest()}"
 
     def next_seed(self) -> int:
         """For a choice whose request has no seed: another one each time, the same series in every run of the server."""

@@ -1,0 +1,42 @@
+"""From a request to generations: what every generating endpoint does alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+
+from stubserver.api.prompts import Prompt
+from stubserver.api.replies import random_id
+from stubserver.engine.generate import Generation
+from stubserver.engine.model import Model
+from stubserver.sampling.params import SamplingParams
+from stubserver.script.context import ScriptRequest
+
+
+def make_generation(
+    request: Request,
+    body: Mapping[str, Any],
+    model: Model,
+    prompt: Prompt,
+    params: SamplingParams,
+    constraint: tuple[str, Any] | None = None,
+    forced: Sequence[Sequence[int]] = (),
+) -> Generation:
+    """The generation of one prompt, its script bound. Raises UnscriptedError if the script has no answer."""
+    seen = ScriptRequest(
+        endpoint=request.scope["path"],
+        model=body.get("model") or model.name,
+        prompt=prompt.text,
+        prompt_token_ids=prompt.token_ids,
+        body=body,
+        headers=request.headers,
+        scores_prompt=params.prompt_logprobs is not None,
+    )
+    return Generation(model, seen, params, model.script.bind(seen), constraint, forced)
+
+
+def request_id(request: Request, given: str | None) -> str:
+    """The id that a reply's own is made of: the client's header, its field, or a random one."""
+    return request.headers.get("x-request-id") or given or random_id()
