@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stubserver.errors import UnscriptedError
 from stubserver.sampling.logits import Floats, Logits
-from stubserver.script.context import Context, NextLogits, ScriptRequest
+from stubserver.script.context import Answer, Context, ScriptRequest
 
 
 class BigramScript:
@@ -19,9 +19,9 @@ class BigramScript:
         """V: the length of every row."""
         return len(self._table)
 
-    def bind(self, request: ScriptRequest) -> NextLogits:
+    def bind(self, request: ScriptRequest) -> Answer:
         """The table answers every request."""
-        return self.next_logits
+        return Answer(self.next_logits)
 
     def next_logits(self, context: Context) -> Logits:
         """The row of the last token, the same object every time. Raises UnscriptedError for an empty context."""

@@ -13,6 +13,7 @@ from stubserver.script.conditions import read_conditions
 from stubserver.script.context import Context, Script
 from stubserver.script.document import Document, Place
 from stubserver.script.function import CallableScript, LogitsFunction, import_function
+from stubserver.script.message import message_segments
 from stubserver.script.rows import Row, RowStore, random_row
 from stubserver.script.rules import Rule, RuleScript
 from stubserver.script.schema import ArrayFile, DefaultStep, RuleKeys, ScriptFile, TableFile
@@ -94,9 +95,13 @@ class _RuleBuilder:
         return RuleScript(rules, self._default(), self._store, self._tokenizer)
 
     def _rule(self, keys: RuleKeys, index: int, place: Place) -> Rule:
+        segments = message_segments(keys.message) if keys.message else ()
         rows = [
-            row for number, step in enumerate(keys.steps) for row in self._steps.rows(step, place / "steps" / number)
+            row
+            for number, step in enumerate(keys.steps or ())
+            for row in self._steps.rows(step, place / "steps" / number)
         ]
+        rows += [row for segment in segments for row in self._steps.text(segment.text, place / "message")]
         prompt = keys.when.prompt
         token_ids = prompt.token_ids if prompt else None
         return Rule(
@@ -106,6 +111,7 @@ class _RuleBuilder:
             after=self._after(keys, rows, place),
             prompt=prompt.exact if prompt else None,
             prompt_token_ids=tuple(token_ids) if token_ids is not None else None,
+            segments=segments,
         )
 
     def _after(self, keys: RuleKeys, rows: list[Row], place: Place) -> Row | None:
@@ -157,7 +163,7 @@ class _RuleBuilder:
     def _first_array(self) -> tuple[ArrayFile, Place] | None:
         root = self._document.root
         for index, rule in enumerate(self._file.rules or []):
-            for number, step in enumerate(rule.steps):
+            for number, step in enumerate(rule.steps or ()):
                 if step.array is not None:
                     return step.array, root / "rules" / index / "steps" / number / "array"
         default = self._file.default

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -69,14 +69,42 @@ NextLogits = Callable[[Context], Logits]
 """Context → the logits of the next token, [V]."""
 
 
+class Segment(NamedTuple):
+    """A part of a scripted chat message, in the order in which its text is generated.
+
+    kind: where the text goes: to the message's `reasoning` or `content`, to a tool call's arguments, or nowhere
+    (`markup`: what a model writes around those). name, id: of the tool call.
+    """
+
+    kind: Literal["markup", "reasoning", "content", "tool_call"]
+    text: str
+    name: str = ""
+    id: str | None = None
+
+
+class Answer(NamedTuple):
+    """What answers a request: context → logits, called once a token.
+
+    rule: the name of the rule that matched. segments: of a scripted chat message; none if the text is all content.
+    """
+
+    next_logits: NextLogits
+    rule: str | None = None
+    segments: Sequence[Segment] = ()
+
+    def __call__(self, context: Context) -> Logits:
+        """The logits of the next token, [V]."""
+        return self.next_logits(context)
+
+
 class Script(Protocol):
-    """A script answers requests; `bind` is called once a prompt, the result once a token."""
+    """A script answers requests; `bind` is called once a prompt, the answer once a token."""
 
     @property
     def vocab_size(self) -> int:
         """V: the length of every row."""
         ...
 
-    def bind(self, request: ScriptRequest) -> NextLogits:
+    def bind(self, request: ScriptRequest) -> Answer:
         """What answers this request. Raises UnscriptedError if nothing does."""
         ...

@@ -17,7 +17,7 @@ import numpy as np
 from stubserver.errors import GenerationError, RequestError, ScriptError
 from stubserver.sampling.logits import Floats, Logits
 from stubserver.script.arrays import check_rows
-from stubserver.script.context import Context, NextLogits, ScriptRequest
+from stubserver.script.context import Answer, Context, ScriptRequest
 from stubserver.script.rows import SparseRow, read_only
 from stubserver.script.tokens import TokenReader
 
@@ -38,9 +38,9 @@ class CallableScript:
         """V: the length of every row."""
         return self._vocab_size
 
-    def bind(self, request: ScriptRequest) -> NextLogits:
+    def bind(self, request: ScriptRequest) -> Answer:
         """The function answers every request."""
-        return self.next_logits
+        return Answer(self.next_logits)
 
     def next_logits(self, context: Context) -> Logits:
         """What the function says. Raises GenerationError, with the cause, if it fails or returns what is no logits.

@@ -11,7 +11,7 @@ from heapq import merge
 from stubserver.errors import UnscriptedError
 from stubserver.sampling.logits import Logits
 from stubserver.script.conditions import Condition
-from stubserver.script.context import Context, NextLogits, ScriptRequest
+from stubserver.script.context import Answer, Context, ScriptRequest, Segment
 from stubserver.script.nearest import explain_unscripted
 from stubserver.script.rows import Row, RowStore
 from stubserver.tokenizer.protocol import Tokenizer
@@ -22,6 +22,7 @@ class Rule:
     """name: for messages. after: the row of every step after the last one; None if that is an error.
 
     prompt, prompt_token_ids: what the prompt has to be, if it has to be exactly something; `conditions` say so too.
+    segments: what the steps' text is in a chat message.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Rule:
     after: Row | None
     prompt: str | None = None
     prompt_token_ids: tuple[int, ...] | None = None
+    segments: tuple[Segment, ...] = ()
 
     def matches(self, request: ScriptRequest) -> bool:
         """Whether every condition holds."""
@@ -66,15 +68,16 @@ class RuleScript:
         """The prompts that rules name, by their token ids; made when a prompt is scored for the first time."""
         return ScriptedPrompts(self.rules, self.tokenizer)
 
-    def bind(self, request: ScriptRequest) -> NextLogits:
+    def bind(self, request: ScriptRequest) -> Answer:
         """What answers this request. Raises UnscriptedError, which names the nearest rule, if nothing does."""
         rule = self._index.first_match(request)
         if rule is None and self.default is None and not request.scores_prompt:
             raise UnscriptedError(explain_unscripted(request, self.rules))
-        return _Answer(self, request, rule).next_logits
+        next_logits = _RuleAnswer(self, request, rule).next_logits
+        return Answer(next_logits, rule.name, rule.segments) if rule else Answer(next_logits)
 
 
-class _Answer:
+class _RuleAnswer:
     """One request's way through a rule script."""
 
     def __init__(self, script: RuleScript, request: ScriptRequest, rule: Rule | None) -> None:

@@ -267,6 +267,31 @@ class When(Keys):
     ] = Field({}, description="Header → value or mapping.")
 
 
+# Messages -------------------------------------------------------------------------------------------------------------
+
+
+class ToolCallKeys(Keys):
+    """One call of a tool."""
+
+    name: str = Field(min_length=1, description="The function's name.")
+    arguments: dict[str, Any] | str = Field({}, description="A mapping, which is sent as JSON; or text, sent as it is.")
+    id: str | None = Field(None, description="The call's id; left out, a random one.")
+
+
+class MessageKeys(Keys):
+    """A chat message: at least one of the keys."""
+
+    reasoning: str | None = Field(None, description="What the model thinks before it answers.")
+    content: str | None = Field(None, description="The message's text.")
+    tool_calls: list[ToolCallKeys] = Field([], description="The tools that the model calls.")
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if self.reasoning is None and self.content is None and not self.tool_calls:
+            raise problem("needs at least one of reasoning, content, tool_calls")
+        return self
+
+
 # The file -------------------------------------------------------------------------------------------------------------
 
 
@@ -277,14 +302,25 @@ class RuleKeys(Keys):
     when: When = Field(
         default_factory=lambda: When.model_validate({}), description="Which requests it answers; left out, all."
     )
-    steps: list[Step] = Field(description="What the model says, one position after the other.")
+    steps: list[Step] | None = Field(None, description="What the model says, one position after the other.")
+    message: MessageKeys | None = Field(
+        None, description="Instead of steps: a chat message, with reasoning and tool calls if wanted."
+    )
     then: Literal["eos", "repeat", "error"] = Field(
         "eos", description="After the last step: end of sequence, the last step again and again, or an error."
     )
 
     @model_validator(mode="after")
+    def _steps_or_message(self) -> Self:
+        if self.steps is None and self.message is None:
+            raise problem("needs `steps`, or a chat `message`")
+        if self.steps is not None and self.message is not None:
+            raise problem("goes instead of `steps`, not beside it", "message")
+        return self
+
+    @model_validator(mode="after")
     def _something_to_repeat(self) -> Self:
-        if self.then == "repeat" and not self.steps:
+        if self.then == "repeat" and not self.steps and not self.message:
             raise problem("there is no step to repeat", "then")
         return self
 

@@ -32,6 +32,13 @@ class StepReader:
         except (TokenizerError, ArrayError, ValueError) as error:
             raise place.error(error) from None
 
+    def text(self, text: str, place: Place) -> list[Row]:
+        """The tokens of a text, a row each."""
+        try:
+            return [self.one_token(token_id) for token_id in self._tokens.split(text)]
+        except (TokenizerError, TokenError) as error:
+            raise place.error(error) from None
+
     def one_token(self, token_id: int) -> Row:
         """A token by a wide margin; the same row for the same token, so that long texts cost little."""
         return self._one_token_rows.setdefault(token_id, one_token_row(token_id))

@@ -50,7 +50,7 @@ STRUCTURE = {
     "logprobs_mode: raw\ndefault: random": "script.yaml:1: logprobs_mode: input should be 'raw_logprobs'",
     "rules: 5": "script.yaml:1: rules: has to be a list, got 5",
     "rules:\n  - 5": "script.yaml:2: rules[0]: has to be a mapping of keys to values, got 5",
-    "rules:\n  - name: a": "script.yaml:2: rules[0].steps: this key is missing",
+    "rules:\n  - name: a": "script.yaml:2: rules[0]: needs `steps`, or a chat `message`",
     "rules:\n  - name: 5\n    steps: []": "script.yaml:2: rules[0].name: has to be a text, got 5: if",
     "rules:\n  - steps: []\n    then: stop": "script.yaml:3: rules[0].then: input should be 'eos', 'repeat' or",
     "rules:\n  - steps: []\n    then: repeat": "script.yaml:3: rules[0].then: there is no step to repeat",
