@@ -20,7 +20,7 @@ ENV_PREFIX = "STUBSERVER_"
 
 
 def _one_or_more(value: Any) -> Any:
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 def _json_object(value: Any) -> Any:
@@ -32,6 +32,21 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_more, json_schema_inp
 
 JsonObject = Annotated[dict[str, Any], BeforeValidator(_json_object)]
 """An object; as a flag or an environment variable, JSON text."""
+
+
+class GenerationDefaults(BaseModel):
+    """What requests get that leave a field out. `max_new_tokens` also caps max_tokens."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    max_new_tokens: int | None = Field(default=None, ge=1)
 
 
 class Settings(BaseModel):
@@ -60,15 +75,16 @@ class Settings(BaseModel):
         "top-k/top-p; `_logits` instead of `_logprobs` for unnormalised values.",
     )
     api_key: Names = Field(
-        (), description="Keys of which a request to /v1/* or /inference/* must carry one as bearer token."
+        (),
+        description="Keys; a request to /v1/*, /v2/*, /inference/* or /cohere/* must carry one as bearer token.",
     )
     return_tokens_as_token_ids: bool = Field(
         False, description="Show tokens as `token_id:N` in logprobs, unless the request says otherwise."
     )
     enable_force_include_usage: bool = Field(False, description="Send usage in every stream, asked for or not.")
     enable_prompt_tokens_details: bool = Field(False, description="Report `prompt_tokens_details` in usage.")
-    override_generation_config: JsonObject = Field(
-        {},
+    override_generation_config: Annotated[GenerationDefaults, BeforeValidator(_json_object)] = Field(
+        GenerationDefaults(),
         description="Defaults for requests that leave a field out: temperature, top_k, top_p, min_p, "
         "repetition_penalty, presence_penalty, frequency_penalty; `max_new_tokens` also caps max_tokens.",
     )
@@ -82,7 +98,32 @@ class Settings(BaseModel):
         description="Whose order of stages to follow; "
         "they differ where a custom processor meets penalties or bad words.",
     )
+    enable_auto_tool_choice: bool = Field(
+        False, description="Accept `tools` with `tool_choice` auto, which gets a 400 otherwise."
+    )
+    tool_call_parser: str = Field(
+        "", description="Any name: a request may then require a tool. What is called, the script says."
+    )
+    reasoning_parser: str = Field("", description="Any name: usage then reports `reasoning_tokens`.")
+    trust_request_chat_template: bool = Field(
+        False, description="Accept a `chat_template` in a request, which gets a 400 otherwise."
+    )
     enable_scale_out: bool = Field(False, description="Serve /inference/v1/*, which answers 403 otherwise.")
+    return_sampling_mask: bool = Field(
+        False,
+        description="Return the ids that each token of /inference/v1/generate was drawn from, and refuse what that "
+        "doesn't go with, as vLLM does.",
+    )
+    speculative_config: JsonObject = Field(
+        {},
+        description="Pretend to decode speculatively: the checks at start and of requests see it, tokens don't.",
+    )
+    diffusion: bool = Field(
+        False, description="Pretend to serve a diffusion model: the checks at start see it, replies don't."
+    )
+    enable_trace_replay: bool = Field(
+        False, description="Accept `trace_decode_token_ids`, the tokens that decoding has to follow."
+    )
     seed: int = Field(0, description="Seeds requests without a seed of their own, and pseudo-random rows of a script.")
 
 
@@ -112,6 +153,16 @@ def resolve_settings(
         name = str(first["loc"][0])
         where = sources[name][0] if name in sources else name
         raise SettingsError(f"{where}: {first['msg']} (got {first['input']!r})") from None
+
+
+def shown_default(setting: str) -> str:
+    """The default as people write it; "none" if nothing is set."""
+    default = Settings.model_fields[setting].default
+    if isinstance(default, tuple):
+        return ",".join(default) or "none"
+    if isinstance(default, BaseModel) or default in ("", {}):
+        return "none"
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def flag_name(setting: str) -> str:

@@ -7,9 +7,11 @@
     │   └── TokenizerError       the tokenizer can't be loaded, or lacks what the script needs
     └── RequestError             answers one request with vLLM's error body; the server goes on
         ├── ValidationError      400: the request asks for something that vLLM refuses
+        ├── PermissionDeniedError 403: the server was started without these routes
         ├── NotFoundError        404: the model isn't served
         ├── UnscriptedError      404: the script has no answer for this request
-        └── GenerationError      500: the script failed while it answered
+        ├── GenerationError      500: the script failed while it answered
+        └── UnsupportedError     501: the model can't do what this route is for
 
 `RequestError` knows its status and the fields of the error body, so the HTTP shell needs no table of its own.
 """
@@ -27,8 +29,8 @@ class ConfigError(StubserverError):
     """Something is wrong before the server could start. The message says what, where, and what would be right."""
 
 
-class SettingsError(ConfigError):
-    """A setting has a value that can't be used."""
+class SettingsError(ConfigError, ValueError):
+    """A setting has a value that can't be used. A ValueError too, as what vLLM raises for the same settings is."""
 
 
 class ScriptError(ConfigError):
@@ -76,6 +78,13 @@ class SchemaError(RequestError):
     type = "Bad Request"
 
 
+class PermissionDeniedError(RequestError):
+    """The server was started without these routes."""
+
+    status = 403
+    type = "PermissionDeniedError"
+
+
 class NotFoundError(RequestError):
     """The model isn't served."""
 
@@ -95,3 +104,10 @@ class GenerationError(RequestError):
 
     status = 500
     type = "InternalServerError"
+
+
+class UnsupportedError(RequestError):
+    """The model can't do what this route is for."""
+
+    status = 501
+    type = "NotImplementedError"

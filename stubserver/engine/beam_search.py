@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stubserver.engine.generate import Generation, PositionLogprobs, Step
+from stubserver.engine.generate import Generation, PositionLogprobs, Step, check_finite, process
+from stubserver.errors import ValidationError
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.logprobs import gather_top
 from stubserver.sampling.params import SamplingParams
-from stubserver.sampling.pipeline import StepState, process_logits
+from stubserver.sampling.pipeline import StepState
 from stubserver.sampling.sampler import pick_best
 
 
@@ -60,6 +61,7 @@ def _position(generation: Generation, token_ids: Sequence[int]) -> PositionLogpr
     processed = _processed(generation, raw, prompt)
     logits = raw if model.settings.logprobs_mode.startswith("raw") else processed
     found = gather_top(logits, model.settings.logprobs_mode, pick_best(processed), generation.params.logprobs or 0)
+    check_finite(found.logprobs)
     tokens = [model.tokenizer.token_text(token_id) for token_id in found.token_ids]
     return PositionLogprobs(found.token_ids, found.logprobs, tokens, found.ranks)
 
@@ -68,13 +70,16 @@ def _processed(generation: Generation, raw: Logits, prompt: Sequence[int]) -> Lo
     """Each position is a request of its own to the engine, with nothing but the temperature."""
     params = SamplingParams(temperature=generation.params.temperature, max_tokens=1)
     state = StepState(prompt, (), custom_processors=generation.model.custom_processors)
-    return process_logits(raw, params, state, generation.model.settings.model_runner)
+    return process(generation.model, raw, params, state)
 
 
 def _normalized(beam: _Beam, prompt_len: int, length_penalty: float) -> float:
-    """The score per token, prompt included, the ending one not."""
-    length: float = max(prompt_len + len(beam.token_ids), 1) ** length_penalty
-    return beam.score / length
+    """The score per token, prompt included, the ending one not. Raises ValidationError for a penalty beyond floats."""
+    try:
+        length: float = max(prompt_len + len(beam.token_ids), 1) ** length_penalty
+        return beam.score / length
+    except ArithmeticError as error:
+        raise ValidationError(str(error)) from error
 
 
 def _step(generation: Generation, beam: _Beam) -> Step:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -10,13 +10,15 @@ from typing import Any, NamedTuple, TypeVar
 from stubserver.engine.grammar import Grammar, compile_constraint
 from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
+from stubserver.engine.trace_replay import check_enabled, check_trace, follow_trace
 from stubserver.errors import GenerationError, ValidationError
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.logprobs import LogprobsMode, TokenLogprobs, gather_token_ids, gather_top
 from stubserver.sampling.params import SamplingParams, check_model
 from stubserver.sampling.pipeline import StepState, process_logits
 from stubserver.sampling.sampler import draw, make_rng, pick_best
-from stubserver.script.context import Context, NextLogits, ScriptRequest
+from stubserver.sampling.sampling_mask import check_sampling_mask, sampling_mask
+from stubserver.script.context import Answer, Context, ScriptRequest
 from stubserver.tokenizer.detokenizer import CONTEXT_TOKENS, decode_entries
 
 T = TypeVar("T")
@@ -35,6 +37,7 @@ class Step(NamedTuple):
     """A piece of one choice: one token, or all of a beam's.
 
     `text` is what can be shown by now: it may lag behind the tokens. `logprobs`: a position a token, if asked for.
+    `sampling_mask`: per token, the ids that it was drawn from, if the server returns them.
     """
 
     token_ids: Sequence[int]
@@ -42,29 +45,39 @@ class Step(NamedTuple):
     logprobs: Sequence[PositionLogprobs] | None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    sampling_mask: Sequence[Sequence[int]] | None = None
 
 
 @dataclass
 class Generation:
     """One prompt of a request.
 
-    next_logits: the script, bound to this request. constraint: (kind, value) of structured outputs.
+    answer: the script, bound to this request. constraint: (kind, value) of structured outputs.
     forced: token ids per choice that decoding has to follow. `check` comes before the rest.
     """
 
     model: Model
     request: ScriptRequest
     params: SamplingParams
-    next_logits: NextLogits
+    answer: Answer
     constraint: tuple[str, Any] | None = None
     forced: Sequence[Sequence[int]] = ()
     grammar: str | None = field(default=None, init=False)
 
     def check(self) -> None:
         """Refuse what this model can't do. Raises ValidationError. In a stream, the 200 has gone out by then."""
-        check_model(self.params, self.model.vocab_size, self.model.settings.max_logprobs)
+        settings = self.model.settings
+        check_model(self.params, self.model.vocab_size, settings.max_logprobs)
+        check_trace(self.params, self.model, constrained=self.constraint is not None)
         self.grammar = compile_constraint(*self.constraint) if self.constraint else None
+        if settings.return_sampling_mask:
+            check_sampling_mask(self.params)
+        check_enabled(self.params, settings)
+        check_room(self.model, len(self.request.prompt_token_ids))
         check_prompt(self.model, self.request.prompt_token_ids)
+        if self.params.trace_decode_token_ids:
+            self.params = follow_trace(self.params, settings.max_model_len - len(self.request.prompt_token_ids))
+            self.forced = [self.params.trace_decode_token_ids or ()]
 
     def steps(self) -> Iterator[tuple[int, Step]]:
         """(choice, step) of all n choices in turn, a token of each, until the last one has finished."""
@@ -88,7 +101,9 @@ class Generation:
 
     def logits(self, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int]) -> Logits:
         """What the script says comes after these tokens."""
-        return self.next_logits(Context(self.request, prompt_token_ids, output_token_ids, self.model.settings.seed))
+        return self.answer.next_logits(
+            Context(self.request, prompt_token_ids, output_token_ids, self.model.settings.seed)
+        )
 
 
 class _Choice:
@@ -109,8 +124,13 @@ class _Choice:
 
     def steps(self) -> Iterator[Step]:
         """A step a token; the last one has the finish reason."""
+        model, request = self._generation.model, self._generation.request
+        stats = model.stats.begin(len(request.prompt_token_ids))
         while True:
             step = self._next()
+            stats.advance()
+            if step.finish_reason is not None:
+                stats.finish(step.finish_reason)
             yield step
             if step.finish_reason is not None:
                 return
@@ -122,6 +142,7 @@ class _Choice:
         processed = self._process(raw)
         token_id = self._choose(processed)
         logprobs = [self._report(raw, processed, token_id)] if generation.params.wants_logprobs else None
+        mask = [sampling_mask(processed)] if generation.model.settings.return_sampling_mask else None
         output.append(token_id)
         if self._grammar:
             self._grammar.accept(token_id)
@@ -130,7 +151,7 @@ class _Choice:
         if stop is not None:
             finish_reason, stop_reason = "stop", stop
         text = self._text.take(finished=finish_reason is not None)
-        return Step([token_id], text, logprobs, finish_reason, stop_reason)
+        return Step([token_id], text, logprobs, finish_reason, stop_reason, mask)
 
     def _process(self, raw: Logits) -> Logits:
         generation = self._generation
@@ -142,12 +163,7 @@ class _Choice:
             self._grammar is not None,
             model.custom_processors,
         )
-        try:
-            return process_logits(raw, generation.params, state, model.settings.model_runner)
-        except Exception as error:
-            if not model.custom_processors:
-                raise
-            raise GenerationError(f"{type(error).__name__}: {error} (in a custom logits processor)") from error
+        return process(model, raw, generation.params, state)
 
     def _choose(self, processed: Logits) -> int:
         if len(self._output) < len(self._forced):
@@ -183,13 +199,49 @@ def in_turn(sources: Sequence[Iterator[T]]) -> Iterator[tuple[int, T]]:
                 del going_on[number]
 
 
+def process(model: Model, raw: Logits, params: SamplingParams, state: StepState) -> Logits:
+    """Processed logits of one step. Raises GenerationError if a custom logits processor fails."""
+    try:
+        return process_logits(raw, params, state, model.settings.model_runner)
+    except Exception as error:
+        if not model.custom_processors:
+            raise
+        raise GenerationError(f"{type(error).__name__}: {error} (in a custom logits processor)") from error
+
+
+def check_finite(values: Iterable[float]) -> None:
+    """Refuse NaN, which JSON can't carry; vLLM fails such a request too. Raises ValidationError."""
+    if any(value != value for value in values):
+        raise ValidationError("Out of range float values are not JSON compliant: nan")
+
+
 def check_prompt(model: Model, prompt_token_ids: Sequence[int]) -> None:
     """Refuse a prompt that the model can't take. Raises ValidationError."""
     if not prompt_token_ids:
         raise ValidationError("The decoder prompt cannot be empty")
-    worst = max(prompt_token_ids)
-    if worst >= max(model.vocab_size, model.tokenizer.vocab_size):
-        raise ValidationError(f"Token id {worst} is out of vocabulary")
+    for worst in (max(prompt_token_ids), min(prompt_token_ids)):
+        if not 0 <= worst < max(model.vocab_size, model.tokenizer.vocab_size):
+            raise ValidationError(f"Token id {worst} is out of vocabulary")
+
+
+def check_room(model: Model, prompt_len: int) -> None:
+    """Refuse a prompt that leaves no room for a token. Raises ValidationError.
+
+    Source: vLLM 0.32.0, `v1/engine/input_processor.py`.
+    """
+    limit = model.settings.max_model_len
+    if prompt_len < limit:
+        return
+    if prompt_len > limit:
+        raise ValidationError(
+            f"The decoder prompt (length {prompt_len}) is longer than the maximum model length of {limit}. "
+            "Make sure that `max_model_len` is no smaller than the number of text tokens."
+        )
+    raise ValidationError(
+        f"The decoder prompt (length {prompt_len}) plus the number of requested output tokens (at least 1) is longer "
+        f"than the maximum model length of {limit}. Make sure that `max_model_len` is no smaller than the number of "
+        "text tokens (prompt + requested output tokens)."
+    )
 
 
 def decode_logprobs(model: Model, found: TokenLogprobs, context: Sequence[int]) -> PositionLogprobs:
@@ -197,8 +249,7 @@ def decode_logprobs(model: Model, found: TokenLogprobs, context: Sequence[int]) 
 
     Raises ValidationError for NaN: JSON can't carry it, and vLLM fails such a request too.
     """
-    if any(value != value for value in found.logprobs):
-        raise ValidationError("Out of range float values are not JSON compliant: nan")
+    check_finite(found.logprobs)
     tokens = decode_entries(model.tokenizer, found.token_ids, context)
     return PositionLogprobs(found.token_ids, found.logprobs, tokens, found.ranks)
 

@@ -102,4 +102,6 @@ class Grammar:
             self._ended = True
             return
         if not self._matcher.is_stopped() and not self._matcher.consume_token(token_id):
-            raise ValidationError(f"token {token_id} can't come next in the request's grammar")
+            # The engine's own limits on a grammar's size end up here too; its first line says which.
+            problem = self._matcher.get_error().partition("\n")[0]
+            raise ValidationError(f"token {token_id} can't come next in the request's grammar: {problem}")

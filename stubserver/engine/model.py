@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
@@ -12,8 +12,10 @@ import numpy as np
 
 from stubserver.config import Settings
 from stubserver.engine.grammar import GrammarTokens
+from stubserver.engine.stats import Stats
 from stubserver.sampling.processors import CustomProcessor
 from stubserver.script.context import Script
+from stubserver.script.embeddings import Embeddings
 from stubserver.tokenizer.hf import HFTokenizer
 
 VLLM_VERSION = "0.32.0"
@@ -28,6 +30,7 @@ class Model:
     tokenizer: HFTokenizer
     script: Script
     custom_processors: Sequence[CustomProcessor] = ()
+    embeddings: Embeddings = field(default_factory=Embeddings)
 
     def __post_init__(self) -> None:
         self._seeds = np.random.Generator(np.random.PCG64(self.settings.seed % 2**128))
@@ -45,12 +48,12 @@ class Model:
     @cached_property
     def default_sampling_params(self) -> dict[str, Any]:
         """What requests get that leave a field out, by vLLM's names."""
-        return {k: v for k, v in self.settings.override_generation_config.items() if k != "max_new_tokens"}
+        return self.settings.override_generation_config.model_dump(exclude_none=True, exclude={"max_new_tokens"})
 
     @cached_property
     def max_new_tokens(self) -> int | None:
         """The server's own cap on max_tokens."""
-        return self.settings.override_generation_config.get("max_new_tokens")
+        return self.settings.override_generation_config.max_new_tokens
 
     @cached_property
     def grammar_tokens(self) -> GrammarTokens:
@@ -62,6 +65,11 @@ class Model:
         """As vLLM's: its version, and a digest of how the server is set up."""
         setup = self.settings.model_dump_json(exclude={"api_key"})
         return f"vllm-{VLLM_VERSION}-{blake2b(setup.encode(), digest_size=4).hexdigest()}"
+
+    @cached_property
+    def stats(self) -> Stats:
+        """What it has done so far."""
+        return Stats(self.settings.max_model_len)
 
     def next_seed(self) -> int:
         """For a choice whose request has no seed: another one each time, the same series in every run of the server."""

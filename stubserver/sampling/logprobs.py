@@ -23,7 +23,7 @@ class TokenLogprobs(NamedTuple):
     """The values of one step: the sampled (or prompt) token first, then the others, each token id once.
 
     ranks: of one of the best, its place among them, from 1. Of another first token, how many tokens of the vocabulary
-    have a value at least as large as its own, itself included. Of asked-for ids vLLM gives the place in the list.
+    have a value at least as large as its own, itself included. Of asked-for ids vLLM gives the last place in the list.
     """
 
     token_ids: list[int]
@@ -63,8 +63,8 @@ def gather_token_ids(logits: Logits, mode: LogprobsMode, token_id: int, wanted: 
     values = mode_values(logits, mode)
     token_ids = list(dict.fromkeys([token_id, *wanted]))
     logprobs = [_value_at(logits, values, each) for each in token_ids]
-    ranks = [_rank(logits, values, logprobs[0]), *range(1, len(token_ids))]
-    return TokenLogprobs(token_ids, logprobs, ranks)
+    ranks = {token_id: _rank(logits, values, logprobs[0])} | {each: place for place, each in enumerate(wanted, 1)}
+    return TokenLogprobs(token_ids, logprobs, [ranks[each] for each in token_ids])
 
 
 def _value_at(logits: Logits, values: Floats, token_id: int) -> float:

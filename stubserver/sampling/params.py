@@ -31,7 +31,8 @@ class SamplingParams:
     """What one prompt's generation is made with, every default filled in.
 
     `logprobs` None returns none; -1 means the whole vocabulary. `bad_words_token_ids` are the token sequences that the
-    `bad_words` stand for. `stop_token_ids` end the generation; `min_tokens` keeps them and EOS masked until reached.
+    `bad_words` stand for. `trace_decode_token_ids` are tokens that decoding has to follow. `stop_token_ids` end the
+    generation; `min_tokens` keeps them and EOS masked until reached.
     """
 
     n: int = 1
@@ -57,6 +58,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     bad_words: Sequence[str] = ()
     bad_words_token_ids: Sequence[Sequence[int]] = ()
+    trace_decode_token_ids: Sequence[int] | None = None
 
     @property
     def greedy(self) -> bool:
@@ -104,7 +106,7 @@ _VALUE_CHECKS: tuple[Check, ...] = (
             f"n must be at most {MAX_N}, got {p.n}. To increase this limit, set the VLLM_MAX_N_SEQUENCES "
             "environment variable."
         ),
-        "n",
+        None,
     ),
     (
         lambda p: not -2 <= p.presence_penalty <= 2,
@@ -155,6 +157,16 @@ _VALUE_CHECKS: tuple[Check, ...] = (
         lambda p: f"min_tokens must be less than or equal to max_tokens={p.max_tokens}, got {p.min_tokens}.",
         None,
     ),
+    (
+        lambda p: p.logprobs is not None and p.logprobs < -1,
+        lambda p: f"logprobs must be non-negative or -1, got {p.logprobs}.",
+        "logprobs",
+    ),
+    (
+        lambda p: p.prompt_logprobs is not None and p.prompt_logprobs < -1,
+        lambda p: f"prompt_logprobs must be non-negative or -1, got {p.prompt_logprobs}.",
+        "prompt_logprobs",
+    ),
     (lambda p: not all(p.stop), lambda p: "stop cannot contain an empty string.", None),
     (
         lambda p: not all(p.bad_words),
@@ -187,7 +199,7 @@ def check_model(params: SamplingParams, vocab_size: int, max_logprobs: int) -> N
     """Refuse what this model can't take: too many logprobs, ids out of the vocabulary. Raises ValidationError."""
     _check_count("sample", params.logprobs, "logprobs", vocab_size, max_logprobs)
     if params.logprob_token_ids is not None:
-        _check_logprob_token_ids(params.logprob_token_ids, vocab_size)
+        _check_logprob_token_ids(params.logprob_token_ids, params.logprobs, vocab_size)
     _check_count("prompt", params.prompt_logprobs, "prompt_logprobs", vocab_size, max_logprobs)
     _check_vocabulary(params.logit_bias or (), "logit_bias", vocab_size)
     _check_vocabulary(params.stop_token_ids, "stop_token_ids", vocab_size)
@@ -203,7 +215,7 @@ def _check_count(kind: str, count: int | None, parameter: str, vocab_size: int, 
         raise ValidationError(message, parameter=parameter, value=asked)
 
 
-def _check_logprob_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
+def _check_logprob_token_ids(token_ids: Sequence[int], logprobs: int | None, vocab_size: int) -> None:
     if len(token_ids) > MAX_LOGPROB_TOKEN_IDS:
         message = (
             f"Requested logprob_token_ids of length {len(token_ids)}, "
@@ -211,6 +223,12 @@ def _check_logprob_token_ids(token_ids: Sequence[int], vocab_size: int) -> None:
         )
         raise ValidationError(message, parameter="logprob_token_ids", value=len(token_ids))
     _check_vocabulary(token_ids, "logprob_token_ids", vocab_size)
+    if logprobs is not None and logprobs != len(token_ids):
+        message = (
+            "When both logprobs and logprob_token_ids are set, logprobs must equal len(logprob_token_ids). "
+            f"Got logprobs={logprobs}, len(logprob_token_ids)={len(token_ids)}."
+        )
+        raise ValidationError(message, parameter="logprob_token_ids", value=len(token_ids))
 
 
 def _check_vocabulary(token_ids: Any, parameter: str, vocab_size: int) -> None:

@@ -105,7 +105,7 @@ PENALTIES: tuple[Stage, ...] = (_repetition_penalty, _frequency_penalty, _presen
 LOGIT_STAGES: dict[ModelRunner, tuple[Stage, ...]] = {
     # A penalty scales what a bias or a custom processor adds, so their order shows in the values.
     "v1": (_allowed_token_ids, _bad_words, _min_tokens, _logit_bias, _custom, *PENALTIES),
-    # V2 runs custom processors last: their additions are not penalised, and they may bring a bad word back.
+    # V2 runs custom processors last: what they add is not penalised.
     "v2": (_allowed_token_ids, _logit_bias, _min_tokens, *PENALTIES, _bad_words, _custom),
 }
 

@@ -12,11 +12,12 @@ from stubserver.script.bigram import BigramScript
 from stubserver.script.conditions import read_conditions
 from stubserver.script.context import Context, Script
 from stubserver.script.document import Document, Place
+from stubserver.script.embeddings import DEFAULT_DIMENSION, Embeddings, as_vector
 from stubserver.script.function import CallableScript, LogitsFunction, import_function
 from stubserver.script.message import message_segments
 from stubserver.script.rows import Row, RowStore, random_row
 from stubserver.script.rules import Rule, RuleScript
-from stubserver.script.schema import ArrayFile, DefaultStep, RuleKeys, ScriptFile, TableFile
+from stubserver.script.schema import ArrayFile, DefaultStep, EmbeddingKeys, RuleKeys, ScriptFile, TableFile
 from stubserver.script.steps import StepReader, load_rows
 from stubserver.script.tokens import TokenReader
 from stubserver.tokenizer.hf import HFTokenizer
@@ -37,6 +38,13 @@ def build_script(
         vocab_size = _vocab_size(file, document, tokenizer)
         return CallableScript(function, TokenReader(tokenizer, vocab_size), vocab_size)
     return _RuleBuilder(file, document, tokenizer, arrays).script()
+
+
+def build_embeddings(keys: EmbeddingKeys) -> Embeddings:
+    """The vectors of a file; the schema has seen to it that they are of one length."""
+    vectors = {text: as_vector(values) for text, values in keys.vectors.items()}
+    found = keys.dimension or next((len(vector) for vector in vectors.values()), DEFAULT_DIMENSION)
+    return Embeddings(found, vectors)
 
 
 def _import(reference: str, document: Document) -> LogitsFunction:

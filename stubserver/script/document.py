@@ -30,13 +30,15 @@ KeyPath = tuple[Any, ...]
 class Document:
     """name: for messages. data: plain Python values. directory: what relative paths in it start from.
 
-    lines: key path → line, counted from 1; empty for data that came from Python.
+    lines: key path → line, counted from 1; empty for data that came from Python. moved: top-level keys that stand
+    elsewhere in the file → the path before them there.
     """
 
     name: str
     data: Any
     directory: Path
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    moved: Mapping[str, KeyPath] = field(default_factory=dict)
 
     @property
     def root(self) -> Place:
@@ -55,16 +57,17 @@ class Place:
         return Place(self.document, (*self.path, key))
 
     def __str__(self) -> str:
-        line = self._line()
+        path = (*self.document.moved.get(self.path[0], ()), *self.path) if self.path else ()
+        line = self._line(path)
         file = f"{self.document.name}:{line}" if line else self.document.name
-        return ": ".join(part for part in (file, show_path(self.path)) if part)
+        return ": ".join(part for part in (file, show_path(path)) if part)
 
     def error(self, message: object) -> ScriptError:
         """A ScriptError about this place, to be raised."""
         return ScriptError(str(message), str(self))
 
-    def _line(self) -> int | None:
-        ways_up = (self.path[:length] for length in range(len(self.path), 0, -1))
+    def _line(self, path: KeyPath) -> int | None:
+        ways_up = (path[:length] for length in range(len(path), 0, -1))
         return next((self.document.lines[path] for path in ways_up if path in self.document.lines), None)
 
 

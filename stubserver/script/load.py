@@ -1,20 +1,22 @@
-"""`load_script`: from a file, a mapping, a callable or nothing to a script, its tokenizer and its settings."""
+"""From a file, a mapping, a callable or nothing to scripts, their tokenizers and their settings."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stubserver.config import Settings
 from stubserver.errors import ScriptError, TokenizerError
-from stubserver.script.build import build_script
+from stubserver.script.build import build_embeddings, build_script
 from stubserver.script.check import check_document
 from stubserver.script.context import Script
 from stubserver.script.document import Document, read_document
+from stubserver.script.embeddings import Embeddings
 from stubserver.script.function import LogitsFunction
+from stubserver.script.models import split_models
 from stubserver.script.schema import ScriptFile
 from stubserver.tokenizer.hf import BUILTIN, HFTokenizer, load_tokenizer
 
@@ -31,37 +33,65 @@ class LoadedScript:
     tokenizer: HFTokenizer
     settings: dict[str, Any]
     source: str
+    embeddings: Embeddings = field(default_factory=Embeddings)
 
 
-def load_script(source: Source, *, tokenizer: str | None = None) -> LoadedScript:
-    """Load what the model says.
+def load_models(source: Source, *, tokenizer: str | None = None) -> list[LoadedScript]:
+    """Load what each model of a source says, at least one.
 
     source: a .yaml, .yml, .json or .npz file; `module:function` or `file.py:function`; a mapping with the keys of a
     script file (paths relative to the working directory); a function, context → logits; None for the built-in demo.
     tokenizer: goes before the script's own, relative to the working directory.
 
-    Raises ScriptError with the place of what is wrong; TokenizerError if `tokenizer` can't be loaded.
+    Models that say the same by the same tokenizer share one script, and its rows. Raises ScriptError with the place of
+    what is wrong; TokenizerError if `tokenizer` can't be loaded.
     """
-    if callable(source):
-        name = f"{getattr(source, '__module__', '?')}:{getattr(source, '__qualname__', type(source).__qualname__)}"
-        document = _document("", {"callable": name})
-        return _load(document, name, tokenizer, source)
+    function = source if callable(source) else None
     name = _source_name(source)
-    return _load(_read_source(source, name), name, tokenizer)
+    loaded: list[tuple[dict[str, Any], LoadedScript]] = []
+    for document in split_models(_read_source(source, name)):
+        file = check_document(document)
+        settings = _settings(file, document)
+        says = _says(document, settings)
+        twin = next((script for known, script in loaded if known == says), None)
+        if twin is None:
+            own_tokenizer = _load_tokenizer(file, document, settings, tokenizer)
+            script = build_script(file, document, own_tokenizer, function)
+        else:
+            own_tokenizer, script = twin.tokenizer, twin.script
+        loaded.append((says, LoadedScript(script, own_tokenizer, settings, name, build_embeddings(file.embeddings))))
+    return [script for _, script in loaded]
 
 
-def _source_name(source: str | os.PathLike[str] | Mapping[str, Any] | None) -> str:
+def load_script(source: Source, *, tokenizer: str | None = None) -> LoadedScript:
+    """The first model of a source; arguments and errors as for `load_models`."""
+    return load_models(source, tokenizer=tokenizer)[0]
+
+
+def _says(document: Document, settings: dict[str, Any]) -> dict[str, Any]:
+    """What makes a script: every key that is no setting, and the tokenizer."""
+    keys = {key: value for key, value in document.data.items() if key not in Settings.model_fields}
+    return {**keys, "tokenizer": settings.get("tokenizer")}
+
+
+def _source_name(source: Source) -> str:
     if source is None:
         return "demo"
-    return "mapping" if isinstance(source, Mapping) else os.fspath(source)
+    if isinstance(source, Mapping):
+        return "mapping"
+    if callable(source):
+        return f"{getattr(source, '__module__', '?')}:{getattr(source, '__qualname__', type(source).__qualname__)}"
+    return os.fspath(source)
 
 
-def _read_source(source: str | os.PathLike[str] | Mapping[str, Any] | None, name: str) -> Document:
+def _read_source(source: Source, name: str) -> Document:
     """Every kind of source as a document of the same schema."""
     if source is None:
         return read_document(DEMO_FILE, name)
     if isinstance(source, Mapping):
         return _document("", dict(source))
+    if callable(source):
+        return _document("", {"callable": name})
     suffix = Path(name).suffix.lower()
     if suffix in (".yaml", ".yml", ".json"):
         return read_document(Path(name), name)
@@ -74,16 +104,6 @@ def _read_source(source: str | os.PathLike[str] | Mapping[str, Any] | None, name
 
 def _document(name: str, data: dict[str, Any]) -> Document:
     return Document(name, data, Path.cwd())
-
-
-def _load(
-    document: Document, source: str, tokenizer_name: str | None, function: LogitsFunction | None = None
-) -> LoadedScript:
-    file = check_document(document)
-    settings = _settings(file, document)
-    tokenizer = _load_tokenizer(file, document, settings, tokenizer_name)
-    script = build_script(file, document, tokenizer, function)
-    return LoadedScript(script, tokenizer, settings, source)
 
 
 def _settings(file: ScriptFile, document: Document) -> dict[str, Any]:

@@ -18,7 +18,9 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainValidator,
+    ValidationInfo,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -43,7 +45,7 @@ class Keys(BaseModel):
     def _no_unknown_keys(cls, data: Any) -> Any:
         for key in data if isinstance(data, dict) else ():
             if key not in cls.model_fields:
-                own_first = sorted(cls.model_fields, key=lambda known: known not in cls.__annotations__)
+                own_first = sorted(cls.model_fields, key=lambda known: known in Settings.model_fields)
                 raise problem(f"unknown key; {_suggest(key, own_first)}", key)
         return data
 
@@ -90,12 +92,19 @@ def _logprob(value: Any) -> float:
     return number
 
 
+def _component(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
+        raise problem(f"has to be a number, got {value!r}")
+    return float(value)
+
+
 _NUMBER_SCHEMA = {"anyOf": [{"type": "number"}, {"const": "-inf"}]}
 
 Token = Annotated[int | str, PlainValidator(_token), WithJsonSchema({"type": ["string", "integer"]})]
 """How a token is written: its text, its id, `token_id:N`, `bytes:HEX` or `text:TEXT`; see tokens.py."""
 
 Logit = Annotated[float, PlainValidator(_number), WithJsonSchema(_NUMBER_SCHEMA)]
+Component = Annotated[float, PlainValidator(_component), WithJsonSchema({"type": "number"})]
 Prob = Annotated[float, PlainValidator(_prob), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
 Logprob = Annotated[
     float, PlainValidator(_logprob), WithJsonSchema({"anyOf": [{"type": "number", "maximum": 0}, {"const": "-inf"}]})
@@ -292,6 +301,31 @@ class MessageKeys(Keys):
         return self
 
 
+# Embeddings -----------------------------------------------------------------------------------------------------------
+
+
+class EmbeddingKeys(Keys):
+    """The vectors of POST /v1/embeddings."""
+
+    dimension: int | None = Field(
+        None, ge=1, description="Length of every vector; left out, that of `vectors`, else 8."
+    )
+    vectors: dict[str, list[Component]] = Field(
+        {}, description="Text → its vector; every other text gets a pseudo-random one, always the same."
+    )
+
+    @field_validator("vectors")
+    @classmethod
+    def _one_length(cls, vectors: dict[str, list[float]], info: ValidationInfo) -> dict[str, list[float]]:
+        dimension = info.data.get("dimension") or next(map(len, vectors.values()), None)
+        for text, vector in vectors.items():
+            if len(vector) != dimension:
+                raise problem(f"has {len(vector)} numbers instead of {dimension}", text)
+            if not any(vector):
+                raise problem("has no direction: a number has to differ from 0", text)
+        return vectors
+
+
 # The file -------------------------------------------------------------------------------------------------------------
 
 
@@ -325,10 +359,10 @@ class RuleKeys(Keys):
         return self
 
 
-class ScriptFile(Keys, Settings):
-    """A script file: what the model says, and beside it any of the server's settings."""
+class ModelKeys(Keys, Settings):
+    """What a model says, and beside it any of the settings."""
 
-    model_config = ConfigDict(strict=False, title="stubserver script")
+    model_config = ConfigDict(strict=False)
 
     vocab: list[Annotated[str, Field(min_length=1)]] = Field(
         [], description="Texts that become single tokens on top of the tokenizer's."
@@ -346,6 +380,20 @@ class ScriptFile(Keys, Settings):
     )
     callable: str | None = Field(
         None, description="`file.py:function` or `module:function`, context → logits; relative to the script."
+    )
+    embeddings: EmbeddingKeys = Field(
+        default_factory=lambda: EmbeddingKeys.model_validate({}),
+        description="Vectors for POST /v1/embeddings, beside whatever else the script says.",
+    )
+
+
+class ScriptFile(ModelKeys):
+    """A script file: one model, or several that share what stands beside `models`."""
+
+    model_config = ConfigDict(title="stubserver script")
+
+    models: list[ModelKeys] | None = Field(
+        None, description="Several models: each has the file's other keys, with its own on top."
     )
 
     @model_validator(mode="after")

@@ -22,45 +22,40 @@ def render_chat(
     messages: Sequence[Mapping[str, Any]],
     *,
     add_generation_prompt: bool,
+    template: str | None = None,
     continue_final_message: bool = False,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
 ) -> str:
     """The prompt that the messages make.
 
-    With `continue_final_message` it ends where the last message's content ends. Raises ValidationError if there is no
-    template, or the template refuses the messages.
+    template: goes before the tokenizer's own. With `continue_final_message` the prompt ends where the last message's
+    content ends. Raises ValidationError if there is no template, or the template refuses the messages.
     """
-    from jinja2 import TemplateError
-
-    if tokenizer.chat_template is None:
+    source = template or tokenizer.chat_template
+    if source is None:
         raise ValidationError(
             "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template "
             "if the tokenizer does not define one."
         )
-    shown = [_text_message(message) for message in messages]
+    if not messages:
+        raise ValidationError("Cannot apply chat template to an empty conversation. Provide at least one message.")
+    shown = [dict(message) for message in messages]
     if continue_final_message and shown:
         shown[-1] = {**shown[-1], "content": str(shown[-1].get("content") or "") + _END_OF_FINAL_MESSAGE}
     try:
-        text = _compile(tokenizer.chat_template).render(
+        text = _compile(source).render(
             messages=shown,
             tools=tools,
+            documents=documents,
             add_generation_prompt=add_generation_prompt,
-            **tokenizer.special_tokens,
-            **(template_kwargs or {}),
+            **{**tokenizer.special_tokens, **(template_kwargs or {})},
         )
-    except TemplateError as error:
+    except Exception as error:
+        # A template is a program, the tokenizer's or the request's: whatever it does wrong, the request is refused.
         raise ValidationError(str(error)) from None
     return text.partition(_END_OF_FINAL_MESSAGE)[0] if continue_final_message else text
-
-
-def _text_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Content parts of type text become one string, joined by newlines, as vLLM gives them to text templates."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return dict(message)
-    parts = [part.get("text", "") if isinstance(part, dict) else str(part) for part in content]
-    return {**message, "content": "\n".join(parts)}
 
 
 @lru_cache(maxsize=8)

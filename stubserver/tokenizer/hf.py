@@ -124,6 +124,10 @@ class HFTokenizer:
         except TypeError as error:
             raise ValidationError(_NOT_ENCODABLE) from error
 
+    def offsets(self, text: str) -> list[list[int]]:
+        """Where each token of a text begins and ends, in characters: [[start, end], …]."""
+        return [list(span) for span in self._backend.encode(text, add_special_tokens=True).offsets]
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Ids → text; ids without a token give nothing, bytes that are no whole UTF-8 character U+FFFD."""
         try:
