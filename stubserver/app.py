@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -27,10 +27,11 @@ from stubserver.api.routes import ENDPOINTS
 from stubserver.api.state import ServerState
 from stubserver.config import Settings, resolve_settings
 from stubserver.engine.model import Model
+from stubserver.engine.startup_checks import check_startup
 from stubserver.errors import GenerationError, RequestError, ScriptError, SettingsError
 from stubserver.sampling.processors import CustomProcessor
 from stubserver.script.function import import_function
-from stubserver.script.load import LoadedScript, load_script
+from stubserver.script.load import LoadedScript, load_models
 
 logger = logging.getLogger("stubserver")
 
@@ -47,22 +48,30 @@ def create_app(script: ScriptSource = None, **settings: Any) -> Starlette:
     script file, or None for the built-in demo. settings: the fields of `Settings`; they win over the script's.
     Environment variables are not read: that is the command line's part. Raises ConfigError.
     """
-    return build_app(*load(script, flags=settings, environ={}))
+    return build_app(load(script, flags=settings, environ={}))
 
 
-def load(
-    script: ScriptSource, *, flags: Mapping[str, Any], environ: Mapping[str, str]
-) -> tuple[Settings, LoadedScript]:
-    """Settings and script from what was given. Raises ConfigError."""
+class Served(NamedTuple):
+    """One model to be served: its settings, every source of them counted, and what it says."""
+
+    settings: Settings
+    loaded: LoadedScript
+
+
+def load(script: ScriptSource, *, flags: Mapping[str, Any], environ: Mapping[str, str]) -> list[Served]:
+    """The models of what was given, at least one. Raises ConfigError."""
     given = resolve_settings(flags, environ, {})
     chosen = given.tokenizer if "tokenizer" in given.model_fields_set else None
-    loaded = load_script(script, tokenizer=chosen)
-    return resolve_settings(flags, environ, loaded.settings, loaded.source), loaded
+    models = load_models(script, tokenizer=chosen)
+    if len(models) > 1 and "served_model_name" in given.model_fields_set:
+        raise SettingsError("--served-model-name: the script serves several models, and each names itself")
+    return [Served(resolve_settings(flags, environ, each.settings, each.source), each) for each in models]
 
 
-def build_app(settings: Settings, loaded: LoadedScript) -> Starlette:
-    """The app of these settings and this script. Raises SettingsError."""
-    state = ServerState(settings, [build_model(settings, loaded)])
+def build_app(served: Sequence[Served]) -> Starlette:
+    """The app that serves these models; the server's own settings are those of the first. Raises SettingsError."""
+    settings = served[0].settings
+    state = ServerState(settings, [build_model(*each) for each in served])
     middleware = [Middleware(ApiKeyMiddleware, keys=settings.api_key)] if settings.api_key else []
     app = Starlette(
         routes=_routes(ENDPOINTS, state),
@@ -80,8 +89,9 @@ def build_app(settings: Settings, loaded: LoadedScript) -> Starlette:
 
 def build_model(settings: Settings, loaded: LoadedScript) -> Model:
     """The model that the script and the settings make. Raises SettingsError."""
+    check_startup(settings)
     processors = [_load_processor(name) for name in settings.logits_processors]
-    return Model(settings, loaded.tokenizer, loaded.script, processors)
+    return Model(settings, loaded.tokenizer, loaded.script, processors, loaded.embeddings)
 
 
 def _load_processor(name: str) -> CustomProcessor:

@@ -6,11 +6,14 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from stubserver import __version__
-from stubserver.config import ENV_PREFIX, Settings, flag_name
+from stubserver.config import ENV_PREFIX, Settings, flag_name, shown_default
 from stubserver.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stubserver.app import Served
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,13 +36,18 @@ def serve(script: str | None, flags: dict[str, Any]) -> None:
     from stubserver.server import run
 
     sys.path.insert(0, "")  # `module:callable` may stand in the working directory
-    settings, loaded = load(script, flags=flags, environ=os.environ)
-    app = build_app(settings, loaded)
-    about = (
+    served = load(script, flags=flags, environ=os.environ)
+    about = "; ".join(map(_about, served))
+    app = build_app(served)
+    run(app, served[0].settings, lambda url: print(f"stubserver ready at {url}: {about}", flush=True))
+
+
+def _about(model: Served) -> str:
+    settings, loaded = model
+    return (
         f"model {settings.served_model_name[0]}, tokenizer {loaded.tokenizer.name} "
         f"({loaded.script.vocab_size} tokens), {settings.logprobs_mode}, script {loaded.source}"
     )
-    run(app, settings, lambda url: print(f"stubserver ready at {url}: {about}", flush=True))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -52,6 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="serve a script",
         description="Serve a script, or the built-in demo.",
         argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
         epilog=f"Every flag is an environment variable too ({ENV_PREFIX}MAX_LOGPROBS for --max-logprobs) "
         "and a key of the script file (max_logprobs).",
     )
@@ -79,9 +88,7 @@ def _argument(annotation: Any) -> dict[str, Any]:
 
 def _help(name: str) -> str:
     field = Settings.model_fields[name]
-    default = field.default
-    shown = ",".join(default) if isinstance(default, tuple) else default
-    return f"{field.description} (default: {shown if shown not in ('', {}) else 'none'})".replace("%", "%%")
+    return f"{field.description} (default: {shown_default(name)})".replace("%", "%%")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from stubserver.api.protocol.completions import CompletionRequest
 from stubserver.api.replies import event_stream, json_reply
 from stubserver.api.sampling import beam_params, choose_max_tokens, sampling_params
 from stubserver.api.state import ServerState, server_state
-from stubserver.api.usage import usage
+from stubserver.api.usage import COMPLETION_DETAILS, usage, usage_in_stream
 from stubserver.engine.beam_search import beam_search
 from stubserver.engine.generate import Generation, PositionLogprobs, Step, in_turn
 from stubserver.engine.model import Model
@@ -73,19 +73,20 @@ def _prepare(state: ServerState, request: Request, body: dict[str, Any], parsed:
     if parsed.stream and parsed.use_beam_search:
         raise ValidationError("Streaming is not currently supported with beam search")
     model = state.find_model(parsed.model)
-    prompts = _render(model, parsed)
+    prompts = prompts_of(model, parsed)
     constraint = requested_constraint(parsed.structured_outputs, parsed.response_format)
     forced = forced_token_ids(request.headers, model)
     generations = []
     for number, prompt in enumerate(prompts):
-        params = _params(model, parsed, len(prompt.token_ids))
+        params = completion_params(model, parsed, len(prompt.token_ids))
         own_forced = forced[number * params.n : (number + 1) * params.n]
         generations.append(make_generation(request, body, model, prompt, params, constraint, own_forced))
     own_id = f"cmpl-{request_id(request, parsed.request_id)}"
     return _Completion(own_id, int(time.time()), model, parsed, prompts, generations, _display(model, parsed))
 
 
-def _render(model: Model, parsed: CompletionRequest) -> list[Prompt]:
+def prompts_of(model: Model, parsed: CompletionRequest) -> list[Prompt]:
+    """Every prompt of a completion request. Raises RequestError for what can't be rendered."""
     if parsed.suffix is not None and parsed.echo:
         raise RequestError("Echo is unsupported with suffix.", parameter="suffix")
     if parsed.suffix is not None:
@@ -102,7 +103,8 @@ def _render(model: Model, parsed: CompletionRequest) -> list[Prompt]:
     )
 
 
-def _params(model: Model, parsed: CompletionRequest, prompt_len: int) -> SamplingParams:
+def completion_params(model: Model, parsed: CompletionRequest, prompt_len: int) -> SamplingParams:
+    """The parameters of one prompt of a completion request, their values checked. Raises ValidationError."""
     max_tokens = choose_max_tokens(model, parsed.max_tokens, prompt_len, parsed.truncate_prompt_tokens)
     if parsed.use_beam_search:
         return beam_params(parsed, model, max_tokens)
@@ -171,11 +173,7 @@ def _shown(
 def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
     """The events of a stream."""
     request, settings = completion.request, completion.model.settings
-    options = request.stream_options
-    include_usage = settings.enable_force_include_usage or bool(options and options.include_usage)
-    continuous = settings.enable_force_include_usage or bool(
-        options and options.include_usage and options.continuous_usage_stats
-    )
+    include_usage, continuous = usage_in_stream(request.stream_options, settings)
     generated = [0] * sum(generation.params.n for generation in completion.generations)
     for part in _parts(completion):
         generated[part.number] += len(part.token_ids)
@@ -186,7 +184,11 @@ def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
             event["usage"] = usage(len(part.generation.request.prompt_token_ids), generated[part.number])
         yield event
     if include_usage:
-        counts = usage(_prompt_tokens(completion), sum(generated), details=settings.enable_prompt_tokens_details)
+        counts = usage(
+            _prompt_tokens(completion),
+            sum(generated),
+            details=COMPLETION_DETAILS if settings.enable_prompt_tokens_details else None,
+        )
         yield {
             **_head(completion),
             "choices": [],
@@ -225,7 +227,7 @@ def _full_reply(completion: _Completion) -> dict[str, Any]:
         folded.setdefault(part.number, []).append(part)
     choices = [_full_choice(completion, folded[index]) for index in sorted(folded)]
     generated = sum(len(part.token_ids) for parts in folded.values() for part in parts)
-    details = completion.model.settings.enable_prompt_tokens_details
+    details = COMPLETION_DETAILS if completion.model.settings.enable_prompt_tokens_details else None
     return {
         **_head(completion),
         "choices": choices,

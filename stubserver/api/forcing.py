@@ -24,7 +24,7 @@ def forced_token_ids(headers: Headers, model: Model) -> list[list[int]]:
         return []
     try:
         choices = json.loads(given)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValidationError(f"{FORCE_HEADER} is not JSON: {error}") from None
     if not isinstance(choices, list) or not all(isinstance(choice, list) for choice in choices):
         raise ValidationError(f"{FORCE_HEADER} must be a list with one list of tokens per choice, such as [[276, 29]]")

@@ -11,6 +11,7 @@ from stubserver.api.prompts import Prompt
 from stubserver.api.replies import random_id
 from stubserver.engine.generate import Generation
 from stubserver.engine.model import Model
+from stubserver.errors import ValidationError
 from stubserver.sampling.params import SamplingParams
 from stubserver.script.context import ScriptRequest
 
@@ -38,5 +39,13 @@ def make_generation(
 
 
 def request_id(request: Request, given: str | None) -> str:
-    """The id that a reply's own is made of: the client's header, its field, or a random one."""
-    return request.headers.get("x-request-id") or given or random_id()
+    """The id that a reply's own is made of: the client's header, its field, or a random one.
+
+    Raises ValidationError for an id that can't be sent back.
+    """
+    chosen = request.headers.get("x-request-id") or given or random_id()
+    try:
+        chosen.encode()
+    except UnicodeEncodeError as error:
+        raise ValidationError(str(error), parameter="request_id") from None
+    return chosen

@@ -1,11 +1,11 @@
-"""Logprobs in the shape of /v1/completions: four lists, an entry a token."""
+"""Logprobs in the shapes of the wire: four lists for completions, a list of entries for chat."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from stubserver.engine.generate import PositionLogprobs
+from stubserver.engine.generate import PositionLogprobs, Step
 from stubserver.sampling.logprobs import MASKED
 from stubserver.tokenizer.protocol import Tokenizer
 
@@ -62,6 +62,15 @@ def end_offset(logprobs: dict[str, Any], start: int) -> int:
     return end
 
 
+def chat_logprobs(step: Step, display: Display) -> dict[str, Any]:
+    """`logprobs` of a chat choice: an entry a token of the step, with at most `limit` top ones, the sampled one first.
+
+    A top token's bytes are those of what is shown for it, a placeholder's too; a generated token's are its own text's.
+    """
+    positions = step.logprobs or ()
+    return {"content": [_chat_entry(*pair, display) for pair in zip(step.token_ids, positions, strict=False)]}
+
+
 def prompt_logprobs(positions: Iterable[PositionLogprobs | None]) -> list[dict[str, Any] | None]:
     """`prompt_logprobs` of a reply: per token, id → logprob, rank and text."""
     return [None if position is None else _prompt_entry(position) for position in positions]
@@ -78,6 +87,23 @@ def _top(position: PositionLogprobs, display: Display) -> dict[str, float]:
     return {
         name: max(value, MASKED) for name, value in zip(list(names)[:count], position.logprobs[:count], strict=True)
     }
+
+
+def _chat_entry(token_id: int, position: PositionLogprobs, display: Display) -> dict[str, Any]:
+    place = position.token_ids.index(token_id)
+    text = position.tokens[place]
+    names = list(map(placeholder, position.token_ids)) if display.as_token_ids else position.tokens
+    top = list(zip(names, position.logprobs, strict=True))[: display.limit]
+    return {
+        "token": placeholder(token_id) if display.as_token_ids else text,
+        "logprob": max(position.logprobs[place], MASKED),
+        "bytes": _utf8(text),
+        "top_logprobs": [{"token": name, "logprob": max(value, MASKED), "bytes": _utf8(name)} for name, value in top],
+    }
+
+
+def _utf8(text: str) -> list[int]:
+    return list(text.encode("utf-8", "replace"))
 
 
 def _prompt_entry(position: PositionLogprobs) -> dict[str, Any]:

@@ -25,14 +25,14 @@ class Truncation(NamedTuple):
     side: Literal["left", "right"] | None = None
 
 
-def check_lengths(model: Model, max_tokens: int, truncation: Truncation) -> None:
-    """Refuse lengths that the model's context can't hold. Raises ValidationError."""
+def check_lengths(model: Model, max_tokens: int, truncation: Truncation, name: str = "max_tokens") -> None:
+    """Refuse lengths that the model's context can't hold; `name` is max_tokens' own. Raises ValidationError."""
     limit = model.settings.max_model_len
     if max_tokens > limit:
         message = (
-            f"max_tokens={max_tokens} cannot be greater than max_model_len={limit}. Please request fewer output tokens."
+            f"{name}={max_tokens} cannot be greater than max_model_len={limit}. Please request fewer output tokens."
         )
-        raise ValidationError(message, parameter="max_tokens", value=max_tokens)
+        raise ValidationError(message, parameter=name, value=max_tokens)
     if truncation.limit is not None and truncation.limit > limit:
         message = (
             f"truncate_prompt_tokens={truncation.limit} cannot be greater than max_model_len = {limit}. "

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from stubserver.errors import GenerationError, RequestError
+from stubserver.errors import GenerationError, RequestError, ValidationError
 
 logger = logging.getLogger("stubserver")
 
@@ -32,7 +32,11 @@ def random_id() -> str:
 def error_reply(error: RequestError) -> Response:
     """The error's status and body; what failed inside a script is logged with its traceback."""
     log_cause(error)
-    return JSONResponse(error.body(), status_code=error.status)
+    try:
+        return JSONResponse(error.body(), status_code=error.status)
+    except UnicodeEncodeError as problem:
+        # The message quotes a lone surrogate of the request, which has no UTF-8.
+        return JSONResponse(ValidationError(str(problem)).body(), status_code=400)
 
 
 def log_cause(error: RequestError) -> None:

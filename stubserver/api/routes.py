@@ -6,10 +6,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stubserver import __version__
-from stubserver.api import completions, instrumentator, models, tokenize
+from stubserver.api import (
+    chat,
+    completions,
+    decisions,
+    embeddings,
+    generate,
+    instrumentator,
+    metrics,
+    models,
+    render,
+    scoring,
+    tokenize,
+)
 from stubserver.api.openapi import Endpoint, describe
+from stubserver.api.protocol.chat import ChatCompletionBatchRequest, ChatCompletionReply, ChatCompletionRequest
 from stubserver.api.protocol.completions import CompletionReply, CompletionRequest
+from stubserver.api.protocol.decisions import DecisionReply, DecisionRequest
+from stubserver.api.protocol.embeddings import EmbeddingReply, EmbeddingRequest
+from stubserver.api.protocol.generate import AbortRequest, GenerateReply, GenerateRequest
 from stubserver.api.protocol.models import ModelList
+from stubserver.api.protocol.scoring import ScoringReply, ScoringRequest
 from stubserver.api.protocol.tokenize import DetokenizeReply, DetokenizeRequest, TokenizeReply, TokenizeRequest
 from stubserver.api.replies import json_reply
 
@@ -29,6 +46,81 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         CompletionReply,
         generates=True,
     ),
+    Endpoint(
+        "POST",
+        "/v1/chat/completions",
+        chat.create_chat_completion,
+        "Answer a conversation, full or as a stream",
+        ChatCompletionRequest,
+        ChatCompletionReply,
+        generates=True,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/chat/completions/batch",
+        chat.create_batch_chat_completion,
+        "Answer several conversations in one reply",
+        ChatCompletionBatchRequest,
+        ChatCompletionReply,
+        generates=True,
+    ),
+    Endpoint(
+        "POST",
+        "/generative_scoring",
+        scoring.create_generative_scoring,
+        "The probability of a label after a query and each of some items",
+        ScoringRequest,
+        ScoringReply,
+        generates=True,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/systemone",
+        decisions.create_decision,
+        "Typed questions about a state, answered by label probabilities",
+        DecisionRequest,
+        DecisionReply,
+        generates=True,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/embeddings",
+        embeddings.create_embedding,
+        "A vector for each input, scripted or seeded",
+        EmbeddingRequest,
+        EmbeddingReply,
+        generates=True,
+    ),
+    Endpoint(
+        "POST",
+        "/inference/v1/generate",
+        generate.generate,
+        "Token ids in, token ids out, with sampling masks if set up so; 403 without `--enable-scale-out`",
+        GenerateRequest,
+        GenerateReply,
+        generates=True,
+    ),
+    Endpoint(
+        "POST",
+        "/inference/v1/abort_requests",
+        generate.abort_requests,
+        "Takes ids of requests to abort, which changes nothing here; 403 without `--enable-scale-out`",
+        AbortRequest,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/completions/render",
+        render.render_completion,
+        "What a completion request becomes: token ids and sampling parameters",
+        CompletionRequest,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/chat/completions/render",
+        render.render_chat_completion,
+        "What a chat request becomes: token ids and sampling parameters",
+        ChatCompletionRequest,
+    ),
     Endpoint("GET", "/v1/models", models.list_models, "The served names", None, ModelList),
     Endpoint("POST", "/tokenize", tokenize.tokenize, "Text or messages to token ids", TokenizeRequest, TokenizeReply),
     Endpoint("POST", "/detokenize", tokenize.detokenize, "Token ids to text", DetokenizeRequest, DetokenizeReply),
@@ -37,5 +129,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/ping", instrumentator.health, "The same"),
     Endpoint("GET", "/version", instrumentator.show_version, "The version of vLLM that is imitated"),
     Endpoint("GET", "/load", instrumentator.server_load, "How many requests are being answered"),
+    Endpoint("GET", "/metrics", metrics.show_metrics, "Counters in Prometheus' text format"),
     Endpoint("GET", "/openapi.json", show_openapi, "This description"),
 )

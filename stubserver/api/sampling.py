@@ -21,7 +21,10 @@ from stubserver.tokenizer.protocol import Tokenizer
 class SamplingFields(Protocol):
     """What the generating endpoints' requests have in common."""
 
-    n: int
+    @property
+    def n(self) -> int | None:
+        """Choices."""
+
     temperature: float | None
     top_p: float | None
     top_k: int | None
@@ -65,7 +68,7 @@ def sampling_params(
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or ()
     params = SamplingParams(
         **{**chosen, "temperature": effective_temperature(chosen["temperature"])},
-        n=request.n,
+        n=1 if request.n is None else request.n,
         seed=None if request.seed == -1 else request.seed,
         max_tokens=max_tokens,
         min_tokens=request.min_tokens,
@@ -89,6 +92,7 @@ def sampling_params(
 
 def beam_params(request: SamplingFields, model: Model, max_tokens: int) -> SamplingParams:
     """The parameters of a beam search: vLLM heeds no other fields. Raises ValidationError."""
+    width = 1 if request.n is None else request.n
     temperature = request.temperature
     if temperature is None:
         temperature = model.default_sampling_params.get("temperature", _DEFAULTS["temperature"])
@@ -99,11 +103,11 @@ def beam_params(request: SamplingFields, model: Model, max_tokens: int) -> Sampl
         ignore_eos=request.ignore_eos,
         include_stop_str_in_output=request.include_stop_str_in_output,
         skip_special_tokens=request.skip_special_tokens,
-        logprobs=2 * request.n,
+        logprobs=2 * width,
     )
     check_values(params)
-    check_beam_width(request.n)
-    return replace(params, n=request.n)
+    check_beam_width(width)
+    return replace(params, n=width)
 
 
 def choose_max_tokens(

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from stubserver.config import Settings
 from stubserver.engine.model import Model
-from stubserver.errors import NotFoundError
+from stubserver.errors import NotFoundError, PermissionDeniedError
 
 
 class ServerState:
@@ -35,3 +35,13 @@ class ServerState:
 def server_state(request: Request) -> ServerState:
     """The state of the app that got this request."""
     return cast(ServerState, request.app.state.server)
+
+
+def scale_out_state(request: Request) -> ServerState:
+    """The state, for a route that is only there with --enable-scale-out. Raises PermissionDeniedError."""
+    state = server_state(request)
+    if not state.settings.enable_scale_out:
+        raise PermissionDeniedError(
+            "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
+        )
+    return state

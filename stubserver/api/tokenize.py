@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stubserver.api.body import parse_body
+from stubserver.api.chat import template_message
 from stubserver.api.protocol.tokenize import (
     DetokenizeRequest,
     TokenizeChatRequest,
@@ -28,10 +29,10 @@ async def tokenize(request: Request) -> Response:
     if isinstance(parsed, TokenizeChatRequest):
         text = render_chat(
             model.tokenizer,
-            parsed.messages,
+            [template_message(model, message) for message in parsed.messages],
             add_generation_prompt=parsed.add_generation_prompt,
             continue_final_message=parsed.continue_final_message,
-            tools=parsed.tools,
+            tools=[tool.model_dump(exclude_unset=True) for tool in parsed.tools] if parsed.tools else None,
             template_kwargs=parsed.chat_template_kwargs or {},
         )
     else:

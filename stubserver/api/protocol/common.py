@@ -30,7 +30,7 @@ class ReplyModel(BaseModel):
 class StreamOptions(RequestModel):
     """Whether a stream reports usage: in a last event, and in every one."""
 
-    include_usage: bool | None = True
+    include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
 
 
@@ -77,7 +77,7 @@ AnyResponseFormat: TypeAlias = ResponseFormat | StructuralTagResponseFormat | Le
 
 
 @dataclass
-class StructuredOutputs:
+class StructuredOutputsParams:
     """`structured_outputs`: exactly one constraint, and how to write JSON."""
 
     json: str | dict[str, Any] | None = None
@@ -113,7 +113,7 @@ class StructuredOutputs:
 
 
 def requested_constraint(
-    structured_outputs: StructuredOutputs | None, response_format: AnyResponseFormat | None
+    structured_outputs: StructuredOutputsParams | None, response_format: AnyResponseFormat | None
 ) -> tuple[str, Any] | None:
     """(kind, value) of the request's constraint, in whichever way it was asked for, or None.
 
@@ -151,12 +151,42 @@ def _check_constraint(kind: str, value: Any) -> None:
         )
 
 
+def check_stream_options(data: dict[str, Any]) -> None:
+    """Refuse stream options without a stream. Raises ValidationError."""
+    if data.get("stream_options") and not data.get("stream"):
+        raise ValidationError("Stream options can only be defined when `stream=True`.", parameter="stream_options")
+
+
+def check_structured_outputs(data: dict[str, Any]) -> None:
+    """Refuse more than one constraint. Raises ValidationError."""
+    given = data.get("structured_outputs")
+    if not isinstance(given, dict):
+        return
+    if sum(given.get(kind) is not None for kind in ("json", "regex", "choice")) > 1:
+        message = "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
+        raise ValidationError(message, parameter="structured_outputs")
+
+
+def check_response_format(data: dict[str, Any]) -> None:
+    """Refuse a JSON schema that isn't there. Raises ValidationError."""
+    given = data.get("response_format")
+    if isinstance(given, dict) and given.get("type") == "json_schema" and given.get("json_schema") is None:
+        message = "When response_format type is 'json_schema', the 'json_schema' field must be provided."
+        raise ValidationError(message, parameter="response_format")
+
+
 class PromptTokensDetails(ReplyModel):
     """Where prompt tokens came from."""
 
     cached_tokens: int | None = None
     created_cache_tokens: int | None = None
     multimodal_tokens: dict[str, int] | None = None
+
+
+class CompletionTokensDetails(ReplyModel):
+    """What output tokens were spent on."""
+
+    reasoning_tokens: int
 
 
 class Usage(ReplyModel):
@@ -166,7 +196,7 @@ class Usage(ReplyModel):
     total_tokens: int
     completion_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None
-    completion_tokens_details: None = None
+    completion_tokens_details: CompletionTokensDetails | None = None
 
 
 class ErrorInfo(ReplyModel):

@@ -16,8 +16,11 @@ from stubserver.api.protocol.common import (
     RequestModel,
     StopParam,
     StreamOptions,
-    StructuredOutputs,
+    StructuredOutputsParams,
     Usage,
+    check_response_format,
+    check_stream_options,
+    check_structured_outputs,
 )
 from stubserver.errors import ValidationError
 
@@ -68,7 +71,7 @@ class CompletionRequest(RequestModel):
     prompt_embeds: bytes | list[bytes] | None = None
     add_special_tokens: bool = True
     response_format: AnyResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
+    structured_outputs: StructuredOutputsParams | None = None
     request_id: str | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
@@ -96,11 +99,6 @@ def _check_prompt(data: dict[str, Any]) -> None:
         raise ValidationError(message, parameter="prompt")
     if prompt in (None, "") and data.get("prompt_embeds") in (None, []):
         raise ValidationError("Either prompt or prompt_embeds must be provided and non-empty.", parameter="prompt")
-
-
-def _check_stream_options(data: dict[str, Any]) -> None:
-    if data.get("stream_options") and not data.get("stream"):
-        raise ValidationError("Stream options can only be defined when `stream=True`.", parameter="stream_options")
 
 
 def _check_logprob_token_ids(data: dict[str, Any]) -> None:
@@ -140,30 +138,14 @@ def _check_logprobs(data: dict[str, Any]) -> None:
             raise ValidationError(f"`{name}` must be a positive value or -1.", parameter=name, value=value)
 
 
-def _check_structured_outputs(data: dict[str, Any]) -> None:
-    given = data.get("structured_outputs")
-    if not isinstance(given, dict):
-        return
-    if sum(given.get(kind) is not None for kind in ("json", "regex", "choice")) > 1:
-        message = "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
-        raise ValidationError(message, parameter="structured_outputs")
-
-
-def _check_response_format(data: dict[str, Any]) -> None:
-    given = data.get("response_format")
-    if isinstance(given, dict) and given.get("type") == "json_schema" and given.get("json_schema") is None:
-        message = "When response_format type is 'json_schema', the 'json_schema' field must be provided."
-        raise ValidationError(message, parameter="response_format")
-
-
 # In the order in which vLLM's checks answer, where a request breaks several.
 _CHECKS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _check_prompt,
-    _check_stream_options,
+    check_stream_options,
     _check_logprob_token_ids,
     _check_logprobs,
-    _check_structured_outputs,
-    _check_response_format,
+    check_structured_outputs,
+    check_response_format,
 )
 
 

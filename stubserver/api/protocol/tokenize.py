@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from stubserver.api.protocol.chat import Message, Tool
 from stubserver.api.protocol.common import INT64_MAX, ReplyModel, RequestModel
 from stubserver.errors import ValidationError
 
@@ -23,13 +24,13 @@ class TokenizeChatRequest(RequestModel):
     """Tokenize messages, rendered by the chat template."""
 
     model: str | None = None
-    messages: list[dict[str, Any]]
+    messages: list[Message]
     add_generation_prompt: bool = True
     return_token_strs: bool | None = False
     continue_final_message: bool = False
     add_special_tokens: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: list[Tool] | None = None
 
     @model_validator(mode="before")
     @classmethod
