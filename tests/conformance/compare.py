@@ -8,7 +8,7 @@ from typing import Any
 
 MASKED = -9999.0
 
-FREE_KEYS = {"id", "created", "system_fingerprint", "root"}
+FREE_KEYS = {"id", "request_id", "created", "system_fingerprint", "root", "input_tokens"}
 """Of these only the kind of value counts (and an id's prefix)."""
 
 
@@ -31,6 +31,8 @@ class Comparison:
                 yield from self._prompt(recorded, ours, path)
             else:
                 yield from self._objects(recorded, ours, path)
+        elif isinstance(recorded, list) and isinstance(ours, list) and key == "top_logprobs" and _are_entries(recorded):
+            yield from self._top_entries(recorded, ours, path)
         elif isinstance(recorded, list) and isinstance(ours, list):
             if len(recorded) != len(ours):
                 yield f"{path}: recorded {len(recorded)} items, ours {len(ours)}: {recorded!r} / {ours!r}"
@@ -76,6 +78,24 @@ class Comparison:
         for name, value in left:
             if name in ours and abs(ours[name] - value) > self.tolerance:
                 yield f"{path}: {name!r} recorded {value!r}, ours {ours[name]!r}"
+
+    def _top_entries(self, recorded: list[Any], ours: list[Any], path: str) -> Iterator[str]:
+        """The same for a list of entries, as chat and token-in token-out have it."""
+        left, right = _named(recorded), _named(ours)
+        if len(recorded) != len(ours) or len(left) != len(right) or (left[:1] and left[0][0] != right[0][0]):
+            yield f"{path}: recorded {recorded!r}, ours {ours!r}"
+            return
+        if self._ranked(left[1:]) != self._ranked(right[1:]):
+            yield f"{path}: recorded {recorded!r}, ours {ours!r}"
+        by_name = {name: entry for (name, _), entry in zip(right, ours, strict=False)}
+        for (name, value), entry, (_, own) in zip(left, recorded, right, strict=False):
+            if abs(value - own) > self.tolerance:
+                yield f"{path}: recorded {entry!r}, ours {own!r}"
+            alike = {**by_name.get(name, entry), "logprob": value}
+            if {**alike, "rank": 0} != {**entry, "logprob": value, "rank": 0} and "rank" in entry:
+                yield f"{path}: recorded {entry!r}, ours {alike!r}"
+            if "rank" not in entry and alike != entry:
+                yield f"{path}: recorded {entry!r}, ours {alike!r}"
 
     def _ranked(self, entries: list[tuple[str, float]]) -> list[set[str]]:
         """The keys in order of rank, those of equal value as a set.
@@ -125,6 +145,15 @@ def _is_number(value: Any) -> bool:
 
 def _unmasked(entries: dict[str, float]) -> list[tuple[str, float]]:
     return [(name, value) for name, value in entries.items() if value != MASKED]
+
+
+def _are_entries(values: list[Any]) -> bool:
+    return bool(values) and isinstance(values[0], dict) and "logprob" in values[0]
+
+
+def _named(entries: list[Any]) -> list[tuple[str, float]]:
+    pairs = [(str(entry.get("token", entry.get("token_id"))), entry["logprob"]) for entry in entries]
+    return [(name, value) for name, value in pairs if value != MASKED]
 
 
 def _by_choice(events: list[Any]) -> dict[int, list[Any]]:

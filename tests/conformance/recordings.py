@@ -13,12 +13,12 @@ import numpy as np
 from tokenizers import Tokenizer
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-RECORDINGS = FIXTURES / "vllm-0.32.0"
+RECORDINGS = (FIXTURES / "vllm-0.32.0", FIXTURES / "vllm-0.32.0-more")
 BIGRAM = FIXTURES / "bigram512"
 SCRIPT = BIGRAM / "script.yaml"
 
-SERVED = ("/v1/completions", "/v1/models", "/health", "/ping", "/version", "/load", "/tokenize", "/detokenize")
-"""The routes that are served so far; exchanges of other routes wait for theirs."""
+FORCED = ("/v1/completions", "/v1/chat/completions", "/inference/v1/generate")
+"""The routes whose sampled requests follow the recorded tokens."""
 
 
 class BoostToken:
@@ -48,11 +48,6 @@ class Exchange:
         return str(self.request["path"])
 
     @property
-    def served(self) -> bool:
-        """Whether our server has the route (or the recording shows that vLLM has none)."""
-        return self.path in SERVED or self.path == "/v1/nope"
-
-    @property
     def content(self) -> bytes | None:
         if "raw" in self.request:
             return str(self.request["raw"]).encode()
@@ -71,7 +66,9 @@ class Exchange:
     def _forced_token_ids(self) -> list[list[int | str]]:
         """The recorded tokens of a sampled request: the random draw itself can't be the same."""
         body = self.request.get("body") or {}
-        if body.get("temperature") == 0 or self.path != "/v1/completions" or self.response["status"] != 200:
+        sampling = body.get("sampling_params", body)
+        drawn = sampling.get("temperature") != 0 and not body.get("use_beam_search")
+        if not drawn or self.path not in FORCED or self.response["status"] != 200:
             return []
         forced: dict[int, list[int | str]] = {}
         for choice in (choice for event in self._bodies() for choice in event.get("choices", ())):
@@ -79,28 +76,34 @@ class Exchange:
         return [forced[index] for index in sorted(forced)]
 
     def _tokens(self, choice: dict[str, Any]) -> list[int | str]:
-        """The generated tokens of a choice: its ids, or else the one token of an answer."""
+        """The generated tokens of a choice: its ids, or else its tokens' texts."""
         if choice["token_ids"] is not None:
             return list(choice["token_ids"])
         if choice["logprobs"] is None:
             return [choice["text"]]
-        tokens, values = choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"]
+        if "content" in choice["logprobs"]:
+            pairs = [(entry["token"], entry["logprob"]) for entry in choice["logprobs"]["content"]]
+        else:
+            pairs = list(zip(choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"], strict=True))
         if self.request["body"].get("echo"):
-            generated = self.response["body"]["usage"]["completion_tokens"]
-            tokens, values = tokens[-generated:], values[-generated:]
-        if all(tokens):
-            return list(tokens)
-        # A byte token has no text of its own; its value tells which one it was.
-        assert len(tokens) == 1, f"{self.id}: can't tell which tokens were drawn"
-        return [self._token_of_value(values[0])]
-
-    def _token_of_value(self, value: float) -> int:
-        """The token that has this value after the prompt, among those without a text of their own."""
+            pairs = pairs[-self.response["body"]["usage"]["completion_tokens"] :]
         tokenizer = Tokenizer.from_file(str(BIGRAM / "tokenizer.json"))
-        row = np.load(BIGRAM / "logits.npz")["table"][tokenizer.encode(self.request["body"]["prompt"]).ids[-1]]
-        row = row.astype(np.float64)
+        tokens: list[int | str] = []
+        for text, value in pairs:
+            # A byte token has no text of its own; its value tells which one it was.
+            tokens.append(text or self._token_of_value(value, tokens, tokenizer))
+        return tokens
+
+    def _token_of_value(self, value: float, before: list[int | str], tokenizer: Tokenizer) -> int:
+        """The token without a text of its own that has this value after the tokens `before` (or after the prompt)."""
+        body = self.request["body"]
+        last = before[-1] if before else tokenizer.encode(body["prompt"]).ids[-1]
+        last = tokenizer.encode(last).ids[0] if isinstance(last, str) else last
+        row = np.load(BIGRAM / "logits.npz")["table"][last].astype(np.float64)
         if self.settings["logprobs_mode"].startswith("processed"):
-            row = row / self.request["body"]["temperature"]
+            defaults = self.settings.get("override_generation_config", {})
+            row = row / body.get("temperature", defaults.get("temperature"))
+            row[row < np.sort(row)[-(body.get("top_k") or defaults.get("top_k") or len(row))]] = -np.inf
         if self.settings["logprobs_mode"].endswith("logprobs"):
             row = row - np.log(np.exp(row).sum())
         nearest = [int(token_id) for token_id in np.abs(row - value).argsort()]
@@ -113,7 +116,7 @@ class Exchange:
 
 
 def load_exchanges() -> Iterator[Exchange]:
-    for path in sorted(RECORDINGS.glob("*.jsonl")):
+    for path in sorted(path for folder in RECORDINGS for path in folder.glob("*.jsonl")):
         header, *lines = map(json.loads, path.read_text().splitlines())
         settings = {**header["server"], "served_model_name": header["served_model_name"], "model_runner": "v1"}
         if settings.get("logits_processors"):
