@@ -1,0 +1,216 @@
+"""The command: what it prints, which settings win, how it refuses and how it stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Timer
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from stubserver import __version__, server
+from stubserver.cli import main
+from stubserver.config import Settings, flag_name
+from stubserver.errors import SettingsError
+
+BIGRAM = Path(__file__).parents[1] / "fixtures" / "bigram512" / "script.yaml"
+MODULE = (sys.executable, "-m", "stubserver")
+CONSOLE_SCRIPT = (str(Path(sys.executable).with_name("stubserver")),)
+START_SECONDS = 60
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("STUBSERVER_")]:
+        monkeypatch.delenv(name)
+
+
+@contextmanager
+def running(*arguments: str, command: tuple[str, ...] = MODULE) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """(process, its first line) of `serve` on a free port. A server that hangs is killed, so that the line is empty."""
+    all_arguments = [*command, "serve", *arguments, "--port", "0"]
+    with subprocess.Popen(all_arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        overdue = Timer(START_SECONDS, process.kill)
+        overdue.start()
+        line = process.stdout.readline()
+        overdue.cancel()
+        try:
+            assert line, process.communicate()
+            yield process, line
+        finally:
+            process.kill()
+
+
+def get(line: str, path: str) -> Any:
+    """The JSON at this path of the server that printed this line."""
+    url = line.split()[3].rstrip(":")
+    with urlopen(url + path, timeout=10) as reply:
+        return json.load(reply)
+
+
+def served_names(line: str) -> list[str]:
+    return [model["id"] for model in get(line, "/v1/models")["data"]]
+
+
+def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    """What `serve` says on stderr as it exits with status 2 without having opened a port."""
+    monkeypatch.setattr(server, "bind", lambda host, port: pytest.fail("the port was opened"))
+    assert main(["serve", "--port", "0", *arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err
+
+
+@pytest.mark.parametrize("command", [MODULE, CONSOLE_SCRIPT], ids=["python -m stubserver", "stubserver"])
+def test_ready_line_says_url_model_tokenizer_mode_and_script(command: tuple[str, ...]) -> None:
+    with running(str(BIGRAM), "--logprobs-mode", "processed_logits", command=command) as (_, line):
+        expected = (
+            r"stubserver ready at http://127\.0\.0\.1:\d+: model bigram, "
+            rf"tokenizer {re.escape(str(BIGRAM.parent))} \(512 tokens\), "
+            rf"processed_logits, script {re.escape(str(BIGRAM))}\n"
+        )
+        assert re.fullmatch(expected, line)
+        assert served_names(line) == ["bigram"]
+
+
+def test_without_a_script_it_serves_the_demo() -> None:
+    with running() as (_, line):
+        assert re.search(r"model stub, tokenizer builtin \(4096 tokens\), raw_logprobs, script demo$", line)
+        assert served_names(line) == ["stub"]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_with_status_0_and_without_a_word(stop: signal.Signals) -> None:
+    with running() as (process, _):
+        process.send_signal(stop)
+        assert process.communicate(timeout=20) == ("", "")
+        assert process.returncode == 0
+
+
+def test_flags_beat_environment_beats_file_beats_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "script.yaml"
+    script.write_text("served_model_name: from-file\nmax_model_len: 101\ndefault: random\n")
+    monkeypatch.setenv("STUBSERVER_SERVED_MODEL_NAME", "from-environment,alias")
+    monkeypatch.setenv("STUBSERVER_MAX_MODEL_LEN", "102")
+    with running(str(script), "--served-model-name", "from-flag", "second") as (_, line):
+        models = get(line, "/v1/models")["data"]
+    assert [model["id"] for model in models] == ["from-flag", "second"]
+    assert {model["max_model_len"] for model in models} == {102}
+
+
+def test_environment_beats_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "script.yaml"
+    script.write_text("served_model_name: from-file\nmax_model_len: 101\ndefault: random\n")
+    monkeypatch.setenv("STUBSERVER_SERVED_MODEL_NAME", "from-environment,alias")
+    with running(str(script)) as (_, line):
+        models = get(line, "/v1/models")["data"]
+    assert [model["id"] for model in models] == ["from-environment", "alias"]
+    assert {model["max_model_len"] for model in models} == {101}
+
+
+def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", "--help"])
+    assert caught.value.code == 0
+    # argparse breaks lines at spaces and after hyphens.
+    text = "".join(capsys.readouterr().out.split())
+    for name, field in Settings.model_fields.items():
+        assert flag_name(name) in text
+        assert field.description is not None
+        assert field.description.replace(" ", "") in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert (caught.value.code, capsys.readouterr().out) == (0, f"stubserver {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--max-logprobs", "many"], "--max-logprobs: Input should be a valid integer"),
+        (["--max-logprobs", "-2"], "--max-logprobs: Input should be greater than or equal to -1"),
+        (["--port", "65536"], "--port: Input should be less than or equal to 65535"),
+        (["--logprobs-mode", "cooked"], "--logprobs-mode: Input should be 'raw_logprobs'"),
+        (["--override-generation-config", "{"], "--override-generation-config: "),
+        (["--logits-processors", "nowhere:Class"], "--logits-processors: "),
+        (["--tokenizer", "nowhere"], "tokenizer 'nowhere': no such file"),
+        (["nowhere.yaml"], "nowhere.yaml: there is no such file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_bad_flag_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    assert refused(capsys, monkeypatch, *arguments).startswith(f"stubserver: {said}")
+
+
+def test_a_bad_environment_variable_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUBSERVER_MAX_MODEL_LEN", "long")
+    said = refused(capsys, monkeypatch)
+    assert said.startswith("stubserver: STUBSERVER_MAX_MODEL_LEN: Input should be a valid integer")
+    assert "'long'" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("max_logprob: 3\ndefault: random\n", "script.yaml:1: max_logprob"),
+        ("default: random\nmax_logprobs: many\n", "script.yaml:2: max_logprobs"),
+        ('rules:\n  - steps:\n      - logits: {" no such token": 1}\n', "script.yaml:3: rules[0].steps[0].logits"),
+    ],
+    ids=["unknown key", "bad value", "not a token"],
+)
+def test_a_bad_script_key_is_refused_with_its_place(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, place: str
+) -> None:
+    (tmp_path / "script.yaml").write_text(text)
+    assert place in refused(capsys, monkeypatch, str(tmp_path / "script.yaml"))
+
+
+@pytest.mark.parametrize("flag", ["--nonsense", "--max-logprob"])
+def test_an_unknown_or_abbreviated_flag_is_refused(capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", flag, "3", "--port", "99999"])
+    assert caught.value.code == 2
+    assert f"unrecognized arguments: {flag}\n" in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(server.bind("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"stubserver: can't listen on 127.0.0.1:{port}: Address already in use")
+
+
+def test_an_address_of_another_machine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    # 192.0.2.0/24 is reserved for documentation: no machine has it.
+    assert main(["serve", "--host", "192.0.2.1", "--port", "0"]) == 2
+    assert "can't listen on 192.0.2.1:0" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+def test_ipv6_addresses_are_bracketed_in_the_url() -> None:
+    try:
+        server.bind("::1", 0).close()
+    except SettingsError as error:
+        pytest.skip(str(error))
+    with running("--host", "::1") as (_, line):
+        assert re.match(r"stubserver ready at http://\[::1\]:\d+: ", line)
+        assert served_names(line) == ["stub"]

@@ -1,0 +1,99 @@
+"""The docs stay true: they are what docs/generate.py writes, nothing is left out, and what they say happens."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from stubserver.api.protocol.completions import CompletionRequest
+from stubserver.api.routes import ENDPOINTS
+from stubserver.app import create_app
+from stubserver.config import Settings, flag_name
+
+DOCS = Path(__file__).parents[1] / "docs"
+GENERATE = runpy.run_path(str(DOCS / "generate.py"))
+ROUTES = (DOCS / "routes.md").read_text(encoding="utf-8")
+SETTINGS = (DOCS / "settings.md").read_text(encoding="utf-8")
+
+VALUES = {
+    "cache_salt": "salt",
+    "mm_payload": "none",
+    "repetition_detection": {"max_pattern_size": 2, "min_count": 2},
+    "session_id": "s",
+    "user": "u",
+    "suffix": "end",
+    "prompt_embeds": "AAAA",
+    "kv_transfer_params": {},
+    "ec_transfer_params": {},
+    "vllm_xargs": {},
+}
+"""Values of fields that don't take a 1."""
+
+
+def complete(**fields: Any) -> Any:
+    body = {"prompt": "Answer:", "max_tokens": 4, "temperature": 0, **fields}
+    return TestClient(create_app()).post("/v1/completions", json=body)
+
+
+@pytest.mark.parametrize("name", GENERATE["PAGES"])
+def test_pages_are_up_to_date(name: str) -> None:
+    written = (DOCS / name).read_text(encoding="utf-8")
+    assert written == GENERATE["PAGES"][name](), "run python docs/generate.py"
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_is_in_the_docs(name: str) -> None:
+    line = next(line for line in SETTINGS.splitlines() if line.startswith(f"| `{flag_name(name)}` |"))
+    assert f"| `STUBSERVER_{name.upper()}` | `{name}` |" in line
+    assert str(Settings.model_fields[name].description) in line
+
+
+def test_defaults_in_the_docs() -> None:
+    defaults = {
+        line.split(" | ")[2]: line.split(" | ")[3] for line in SETTINGS.splitlines() if line.startswith("| `--")
+    }
+    assert {key: defaults[key] for key in ("`port`", "`served_model_name`", "`enable_scale_out`", "`api_key`")} == {
+        "`port`": "`8000`",
+        "`served_model_name`": "`stub`",
+        "`enable_scale_out`": "`false`",
+        "`api_key`": "none",
+    }
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
+def test_every_route_is_in_the_docs(endpoint: Any) -> None:
+    assert f"| `{endpoint.method} {endpoint.path}` | {endpoint.summary} |" in ROUTES.splitlines()
+
+
+@pytest.mark.parametrize("field", CompletionRequest.model_fields)
+def test_every_field_is_in_the_docs(field: str) -> None:
+    assert f"`{field}`" in ROUTES
+
+
+@pytest.mark.parametrize("field", GENERATE["NO_EFFECT"])
+def test_fields_without_effect_have_none(field: str) -> None:
+    plain, given = complete(), complete(**{field: VALUES.get(field, 1)})
+    assert given.status_code == 200
+    assert given.json()["choices"] == plain.json()["choices"]
+    assert given.json()["usage"] == plain.json()["usage"]
+
+
+@pytest.mark.parametrize("field", GENERATE["REFUSED"])
+def test_refused_fields_are_refused(field: str) -> None:
+    assert complete(**{field: VALUES[field]}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"structured_outputs": {"structural_tag": "{}"}},
+        {"response_format": {"type": "structural_tag", "format": {}}},
+        {"use_beam_search": True, "stream": True},
+    ],
+)
+def test_refused_combinations_are_refused(fields: dict[str, Any]) -> None:
+    assert complete(**fields).status_code == 400
