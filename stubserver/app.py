@@ -113,23 +113,25 @@ def _routes(endpoints: tuple[Endpoint, ...], state: ServerState) -> list[BaseRou
         same_path = list(group)
         route = Route(path, same_path[0].handler, methods=[endpoint.method for endpoint in same_path])
         route.methods = {endpoint.method for endpoint in same_path}
-        if same_path[0].generates:
-            route.app = _counted(route.app, state)
+        # Starlette's own wrapper of handlers catches exceptions once more, which its middleware does anyway.
+        route.app = _answering(same_path[0], state)
         routes.append(route)
     return routes
 
 
-def _counted(app: ASGIApp, state: ServerState) -> ASGIApp:
-    """The app, its requests counted as in flight until their last byte has gone out."""
+def _answering(endpoint: Endpoint, state: ServerState) -> ASGIApp:
+    """The endpoint's handler as an app; generating requests are in flight until their last byte has gone out."""
+    handler, counted = endpoint.handler, int(endpoint.generates)
 
-    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
-        state.in_flight += 1
+    async def answering(scope: Scope, receive: Receive, send: Send) -> None:
+        state.in_flight += counted
         try:
-            await app(scope, receive, send)
+            response = await handler(Request(scope, receive, send))
+            await response(scope, receive, send)
         finally:
-            state.in_flight -= 1
+            state.in_flight -= counted
 
-    return counting
+    return answering
 
 
 class ApiKeyMiddleware:

@@ -17,7 +17,7 @@ from stubserver.errors import SettingsError
 def run(app: ASGIApp, settings: Settings, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `on_ready` gets the URL once requests are answered. Raises SettingsError."""
     listener = bind(settings.host, settings.port)
-    server = _Server(uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False), on_ready)
+    server = _Server(uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False, proxy_headers=False), on_ready)
     server.run(sockets=[listener])
 
 

@@ -14,11 +14,12 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stubserver.api.body import parse_body
+from stubserver.api.body import read_json
 from stubserver.api.forcing import forced_token_ids
 from stubserver.api.generations import make_generation, request_id
 from stubserver.api.logprobs import Display, completion_logprobs, end_offset, prompt_logprobs
-from stubserver.api.prompts import Prompt, Truncation, render_prompts
+from stubserver.api.plans import Plans
+from stubserver.api.prompts import Prompt, PromptInput, Truncation, render_prompts
 from stubserver.api.protocol.common import requested_constraint
 from stubserver.api.protocol.completions import CompletionRequest
 from stubserver.api.replies import event_stream, json_reply
@@ -31,15 +32,15 @@ from stubserver.engine.model import Model
 from stubserver.errors import RequestError, ValidationError
 from stubserver.sampling.params import SamplingParams
 
-_ADAPTER = TypeAdapter(CompletionRequest)
+_PLANS = Plans(TypeAdapter(CompletionRequest), "prompt")
 
 
 async def create_completion(request: Request) -> Response:
     """Answer a completion request."""
     state = server_state(request)
-    body, parsed = await parse_body(request, _ADAPTER)
-    completion = _prepare(state, request, body, parsed)
-    if parsed.stream:
+    body = await read_json(request)
+    completion = _prepare(state, request, body)
+    if completion.request.stream:
         return event_stream(_events(completion))
     return json_reply(_full_reply(completion))
 
@@ -69,23 +70,25 @@ class _Part(NamedTuple):
     first: bool
 
 
-def _prepare(state: ServerState, request: Request, body: dict[str, Any], parsed: CompletionRequest) -> _Completion:
+def _prepare(state: ServerState, request: Request, body: dict[str, Any]) -> _Completion:
+    plan, given = _PLANS.plan(body)
+    parsed = plan.fields
     if parsed.stream and parsed.use_beam_search:
         raise ValidationError("Streaming is not currently supported with beam search")
     model = state.find_model(parsed.model)
-    prompts = prompts_of(model, parsed)
+    prompts = prompts_of(model, parsed, given)
     constraint = requested_constraint(parsed.structured_outputs, parsed.response_format)
     forced = forced_token_ids(request.headers, model)
     generations = []
     for number, prompt in enumerate(prompts):
-        params = completion_params(model, parsed, len(prompt.token_ids))
+        params = plan.params(model, len(prompt.token_ids), completion_params)
         own_forced = forced[number * params.n : (number + 1) * params.n]
         generations.append(make_generation(request, body, model, prompt, params, constraint, own_forced))
     own_id = f"cmpl-{request_id(request, parsed.request_id)}"
     return _Completion(own_id, int(time.time()), model, parsed, prompts, generations, _display(model, parsed))
 
 
-def prompts_of(model: Model, parsed: CompletionRequest) -> list[Prompt]:
+def prompts_of(model: Model, parsed: CompletionRequest, given: PromptInput | None) -> list[Prompt]:
     """Every prompt of a completion request. Raises RequestError for what can't be rendered."""
     if parsed.suffix is not None and parsed.echo:
         raise RequestError("Echo is unsupported with suffix.", parameter="suffix")
@@ -96,7 +99,7 @@ def prompts_of(model: Model, parsed: CompletionRequest) -> list[Prompt]:
         raise ValidationError("You must set `--enable-prompt-embeds` to input `prompt_embeds`.")
     return render_prompts(
         model,
-        parsed.prompt or [],
+        given or [],
         max_tokens=parsed.max_tokens or 0,
         truncation=Truncation(parsed.truncate_prompt_tokens, parsed.truncation_side),
         add_special_tokens=parsed.add_special_tokens,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
 from stubserver.engine.grammar import Grammar, compile_constraint
@@ -190,6 +191,9 @@ class _Choice:
 
 def in_turn(sources: Sequence[Iterator[T]]) -> Iterator[tuple[int, T]]:
     """(number of the source, item): an item of each source in turn, until all have ended."""
+    if len(sources) == 1:
+        yield from zip(repeat(0), sources[0], strict=False)
+        return
     going_on = dict(enumerate(sources))
     while going_on:
         for number, source in list(going_on.items()):

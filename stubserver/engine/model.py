@@ -22,7 +22,7 @@ VLLM_VERSION = "0.32.0"
 """The vLLM whose behaviour this is; GET /version reports it."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Model:
     """A script with the tokenizer and the settings that it is served with."""
 

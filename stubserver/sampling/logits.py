@@ -7,6 +7,7 @@ are not masked: masking to K tokens costs K from there on, not V.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import isfinite
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,10 +26,10 @@ class Logits:
     vocab_size: V.
 
     What is computed from the values (logprobs, the top tokens) is kept, so that a row which a script gives out again
-    and again pays for it once.
+    and again pays for it once. `processed` is where the pipeline keeps what it made of such a row; None for others.
     """
 
-    __slots__ = ("_logprobs", "_top", "token_ids", "values", "vocab_size")
+    __slots__ = ("_logprobs", "_top", "processed", "token_ids", "values", "vocab_size")
 
     def __init__(self, values: Floats, token_ids: Ids | None, vocab_size: int) -> None:
         self.values = values
@@ -36,12 +37,18 @@ class Logits:
         self.vocab_size = vocab_size
         self._logprobs: Floats | None = None
         self._top: Ids | None = None
+        self.processed: dict[object, Logits] | None = None
 
     @classmethod
     def of(cls, row: ArrayLike) -> Logits:
         """A row of the whole vocabulary, [V], in any numeric type; kept as float32 as vLLM does."""
         values = np.ascontiguousarray(row, dtype=np.float32)
         return cls(values, None, values.shape[0])
+
+    def shared(self) -> Logits:
+        """The same object, for a row that will be given out again: worth keeping what is made of it."""
+        self.processed = {}
+        return self
 
     def with_values(self, values: Floats) -> Logits:
         """The same tokens with other values, float32 [M]."""
@@ -116,11 +123,11 @@ class Logits:
 
 def compute_logprobs(values: Floats) -> Floats:
     """log_softmax, float32 [M] → float32 [M]; NaN where nothing is finite."""
-    largest = values.max(initial=_NEG_INF)
-    if not np.isfinite(largest):
+    largest = np.maximum.reduce(values, initial=_NEG_INF)
+    if not isfinite(largest):
         return np.full_like(values, np.nan)
     shifted = values - largest
-    logprobs: Floats = shifted - np.log(np.exp(shifted).sum())
+    logprobs: Floats = shifted - np.log(np.add.reduce(np.exp(shifted)))
     return logprobs
 
 

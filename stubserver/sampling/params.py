@@ -26,7 +26,7 @@ MAX_N = 16384
 """Most choices of a request."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class SamplingParams:
     """What one prompt's generation is made with, every default filled in.
 
@@ -64,6 +64,17 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the best token is taken, top_p, top_k and min_p being off."""
         return self.temperature < GREEDY_BELOW
+
+    @property
+    def depends_on_output(self) -> bool:
+        """Whether the tokens generated so far change what is made of the logits."""
+        return bool(
+            self.repetition_penalty != 1
+            or self.frequency_penalty
+            or self.presence_penalty
+            or self.min_tokens
+            or self.bad_words_token_ids
+        )
 
     @property
     def wants_logprobs(self) -> bool:

@@ -112,8 +112,32 @@ LOGIT_STAGES: dict[ModelRunner, tuple[Stage, ...]] = {
 SAMPLING_STAGES: tuple[Stage, ...] = (_temperature, _min_p, _top_k, _top_p)
 
 
+KEPT_RESULTS = 16
+"""How many parameters' results a shared row keeps."""
+
+LARGEST_KEPT = 4096
+"""Unmasked tokens of a result that is kept: label reads, not whole vocabularies."""
+
+
 def process_logits(raw: Logits, params: SamplingParams, state: StepState, runner: ModelRunner) -> Logits:
-    """Raw → processed logits of one step."""
+    """Raw → processed logits of one step.
+
+    What a shared row becomes by the same parameters is worked out once, where nothing else counts.
+    """
+    kept = raw.processed
+    if kept is None or params.depends_on_output or state.custom_processors:
+        return _run_stages(raw, params, state, runner)
+    processed = kept.get(params)
+    if processed is None:
+        processed = _run_stages(raw, params, state, runner)
+        if len(processed.values) <= LARGEST_KEPT:
+            if len(kept) >= KEPT_RESULTS:
+                kept.clear()
+            kept[params] = processed
+    return processed
+
+
+def _run_stages(raw: Logits, params: SamplingParams, state: StepState, runner: ModelRunner) -> Logits:
     stages = LOGIT_STAGES[runner] if params.greedy else LOGIT_STAGES[runner] + SAMPLING_STAGES
     logits = raw
     for stage in stages:

@@ -33,5 +33,5 @@ class BigramScript:
             raise UnscriptedError(f"The bigram table has no row for token {token_id}: it has {len(self._rows)} rows.")
         row = self._rows[token_id]
         if row is None:
-            row = self._rows[token_id] = Logits.of(self._table[token_id])
+            row = self._rows[token_id] = Logits.of(self._table[token_id]).shared()
         return row

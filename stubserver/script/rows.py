@@ -97,7 +97,7 @@ class RowStore:
         """Row → its Logits [V], read-only; as a rule the same object again."""
 
     def _make(self, row: Row) -> Logits:
-        return read_only(row.values(self.vocab_size))
+        return read_only(row.values(self.vocab_size)).shared()
 
 
 def read_only(values: Floats) -> Logits:

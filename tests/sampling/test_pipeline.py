@@ -11,7 +11,14 @@ from reference import EOS, INF, SPACE_A, SPACE_B, STARS, T6, A, B, log_softmax, 
 
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.params import SamplingParams
-from stubserver.sampling.pipeline import LOGIT_STAGES, ModelRunner, StepState, process_logits
+from stubserver.sampling.pipeline import (
+    KEPT_RESULTS,
+    LARGEST_KEPT,
+    LOGIT_STAGES,
+    ModelRunner,
+    StepState,
+    process_logits,
+)
 
 RUNNERS: tuple[ModelRunner, ...] = ("v1", "v2")
 both_runners = pytest.mark.parametrize("runner", RUNNERS)
@@ -232,3 +239,34 @@ def test_the_input_is_left_as_it_was() -> None:
     processed = process_logits(raw, everything, state((A,), (STARS,), add_two, ending_token_ids=(EOS,)), "v1")
     assert processed.dense().tolist() != T6
     assert raw.dense().tolist() == T6
+
+
+@settings(derandomize=True, deadline=None)
+@given(row=st.lists(st.integers(-4, 4).map(float), min_size=6, max_size=6), data=st.data())
+def test_a_shared_row_becomes_what_any_other_row_becomes(row: list[float], data: st.DataObject) -> None:
+    """Also the second time, when the result is the kept one."""
+    params = SamplingParams(
+        temperature=data.draw(st.sampled_from([0.0, 0.5, 1.0])),
+        top_k=data.draw(st.integers(0, 6)),
+        top_p=data.draw(st.sampled_from([0.5, 1.0])),
+        allowed_token_ids=data.draw(st.sampled_from([None, [0, 3]])),
+        repetition_penalty=data.draw(st.sampled_from([1.0, 1.5])),
+        min_tokens=data.draw(st.sampled_from([0, 2])),
+    )
+    shared = Logits.of(row).shared()
+    for output in ((), (0, 3, 3)):
+        state = StepState((1,), output, ending_token_ids=(5,))
+        fresh = process_logits(Logits.of(row), params, state, "v2")
+        for _ in range(2):
+            assert process_logits(shared, params, state, "v2").dense().tolist() == fresh.dense().tolist()
+
+
+def test_what_a_shared_row_keeps_is_bounded() -> None:
+    shared = Logits.of([1.0, 2.0, 3.0]).shared()
+    for _ in range(3 * KEPT_RESULTS):
+        process_logits(shared, SamplingParams(temperature=0.0), StepState((), ()), "v1")
+    assert shared.processed is not None
+    assert 0 < len(shared.processed) <= KEPT_RESULTS
+    wide = Logits.of(np.zeros(LARGEST_KEPT + 1)).shared()
+    process_logits(wide, SamplingParams(temperature=0.5), StepState((), ()), "v1")
+    assert wide.processed == {}
