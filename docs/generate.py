@@ -1,25 +1,35 @@
-"""Writes settings.md and routes.md from the code: `python docs/generate.py`. A test holds both to it."""
+"""Writes settings.md, routes.md and the README's table from the code: `python docs/generate.py`. A test holds them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from textwrap import fill
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
+from pydantic import BaseModel
+
+from stubserver.api.protocol.chat import ChatCompletionRequest
 from stubserver.api.protocol.completions import CompletionRequest
 from stubserver.api.routes import ENDPOINTS
 from stubserver.config import ENV_PREFIX, Settings, flag_name, shown_default
 
 HERE = Path(__file__).parent
+README = HERE.parent / "README.md"
+START, END = "<!-- routes: written by docs/generate.py -->", "<!-- /routes -->"
 
-REFUSED = {
-    "suffix": "the model would need fill-in-the-middle",
-    "prompt_embeds": "vLLM refuses them too, unless it is started with `--enable-prompt-embeds`",
-}
-"""Fields of a completion request that get a 400, and why."""
 
-NO_EFFECT = {
+class Fields(NamedTuple):
+    """The request fields of a route: those of the model are heeded, but for the ones named here."""
+
+    route: str
+    request: type[BaseModel]
+    no_effect: Mapping[str, str]
+    refused: Mapping[str, str]
+    also_refused: str
+
+
+_NO_EFFECT = {
     "user": "names the end user; vLLM ignores it too",
     "cache_salt": "separates prefix caches",
     "ec_transfer_params": "moves encoder caches between servers",
@@ -37,9 +47,35 @@ NO_EFFECT = {
     "vllm_xargs": "parameters for extensions",
     "watermarking": "marks the output",
 }
-"""Fields that are accepted and change nothing, and what vLLM does with them.
 
-Source: vLLM 0.32.0, entrypoints/openai/completion/protocol.py.
+FIELDS = (
+    Fields(
+        "/v1/completions",
+        CompletionRequest,
+        _NO_EFFECT,
+        {
+            "suffix": "the model would need fill-in-the-middle",
+            "prompt_embeds": "vLLM refuses them too, unless it is started with `--enable-prompt-embeds`",
+        },
+        "So are structural tags, in `structured_outputs` or `response_format`, and `use_beam_search` with `stream`.",
+    ),
+    Fields(
+        "/v1/chat/completions",
+        ChatCompletionRequest,
+        {
+            **_NO_EFFECT,
+            "media_io_kwargs": "how images and sounds are read; vLLM refuses it unless it is trusted",
+            "mm_processor_kwargs": "how images and sounds are processed; vLLM refuses it unless it is trusted",
+        },
+        {},
+        "Refused are content parts that are no text, structural tags, and what vLLM refuses by its set-up: `tools` "
+        "with `tool_choice` auto, required or named unless the server runs with `--enable-auto-tool-choice` and "
+        "`--tool-call-parser`, and `chat_template` without `--trust-request-chat-template`.",
+    ),
+)
+"""What becomes of vLLM's request fields.
+
+Source of the names: vLLM 0.32.0, entrypoints/openai/{completion,chat_completion}/protocol.py.
 """
 
 
@@ -72,26 +108,65 @@ def settings_page() -> str:
 
 
 def routes_page() -> str:
-    """Every route, and the fields of a completion request by what becomes of them."""
-    routes = [(f"`{endpoint.method} {endpoint.path}`", endpoint.summary) for endpoint in ENDPOINTS]
-    heeded = [name for name in CompletionRequest.model_fields if name not in REFUSED | NO_EFFECT]
+    """Every route, and the fields of requests by what becomes of them."""
     return _page(
         "Routes",
         "Every other path gets a 404, another method a 405. A running server describes itself in `/openapi.json`.",
-        _table(("route", "what it does"), routes),
-        "## The fields of `POST /v1/completions`",
-        "Heeded, with vLLM's meaning, defaults and limits:",
-        _prose(", ".join(f"`{name}`" for name in heeded) + "."),
-        "Refused with a 400:",
-        _table(("field", "why"), _entries(REFUSED)),
-        "So are structural tags, in `structured_outputs` or `response_format`, and `use_beam_search` with `stream`.",
-        "Accepted without effect:",
-        _table(("field", "what it is for in vLLM"), _entries(NO_EFFECT)),
-        "So is any field that vLLM doesn't know. A script's rules can match every field, also those without effect.",
+        _routes_table(),
+        *(block for fields in FIELDS for block in _fields_section(fields)),
+        _prose(
+            "Any field that vLLM doesn't know is accepted without effect, as there. A script's rules can match every "
+            "field, also those without effect."
+        ),
     )
 
 
-PAGES: dict[str, Callable[[], str]] = {"settings.md": settings_page, "routes.md": routes_page}
+def _routes_table() -> str:
+    routes = [(f"`{endpoint.method} {endpoint.path}`", endpoint.summary) for endpoint in ENDPOINTS]
+    return _table(("route", "what it does"), routes)
+
+
+def heeded(fields: Fields) -> list[str]:
+    """The fields that count."""
+    return [name for name in fields.request.model_fields if name not in {**fields.refused, **fields.no_effect}]
+
+
+def _fields_section(fields: Fields) -> list[str]:
+    refused = ["Refused with a 400:", _table(("field", "why"), _entries(fields.refused))] if fields.refused else []
+    return [
+        f"## The fields of `POST {fields.route}`",
+        "Heeded, with vLLM's meaning, defaults and limits:",
+        _prose(", ".join(f"`{name}`" for name in heeded(fields)) + "."),
+        *refused,
+        _prose(fields.also_refused),
+        "Accepted without effect:",
+        _table(("field", "what it is for in vLLM"), _entries(fields.no_effect)),
+    ]
+
+
+def readme_page() -> str:
+    """The README, its table of routes and fields written anew."""
+    text = README.read_text(encoding="utf-8")
+    head, rest = text.split(START, 1)
+    tail = rest.split(END, 1)[1]
+    rows = [
+        (
+            f"`POST {fields.route}`",
+            "every other field of vLLM's",
+            ", ".join(f"`{name}`" for name in fields.no_effect),
+            ", ".join(f"`{name}`" for name in fields.refused) or "by set-up: `tools`, `chat_template`",
+        )
+        for fields in FIELDS
+    ]
+    table = _table(("route", "heeded", "accepted and ignored", "refused with a 400"), rows)
+    return f"{head}{START}\n\n{_routes_table()}\n\n{table}\n\n{END}{tail}"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "routes.md": routes_page,
+    "../README.md": readme_page,
+}
 
 
 def _page(title: str, *blocks: str) -> str:
@@ -106,7 +181,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows))
 
 
-def _entries(notes: dict[str, str]) -> list[tuple[str, str]]:
+def _entries(notes: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(f"`{name}`", note) for name, note in notes.items()]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from stubserver.api.protocol.completions import CompletionRequest
 from stubserver.api.routes import ENDPOINTS
 from stubserver.app import create_app
 from stubserver.config import Settings, flag_name
@@ -34,9 +34,20 @@ VALUES = {
 """Values of fields that don't take a 1."""
 
 
-def complete(**fields: Any) -> Any:
-    body = {"prompt": "Answer:", "max_tokens": 4, "temperature": 0, **fields}
-    return TestClient(create_app()).post("/v1/completions", json=body)
+FIELDS = {fields.route: fields for fields in GENERATE["FIELDS"]}
+
+VLLM_FIELDS = json.loads((Path(__file__).parent / "vllm_fields.json").read_text(encoding="utf-8"))
+"""Route → the fields of its request in vLLM 0.32.0."""
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "Answer:"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Answer:"}]},
+}
+
+
+def ask(route: str, **fields: Any) -> Any:
+    body = {**BODIES[route], "max_tokens": 4, "temperature": 0, **fields}
+    return TestClient(create_app()).post(route, json=body)
 
 
 @pytest.mark.parametrize("name", GENERATE["PAGES"])
@@ -69,31 +80,39 @@ def test_every_route_is_in_the_docs(endpoint: Any) -> None:
     assert f"| `{endpoint.method} {endpoint.path}` | {endpoint.summary} |" in ROUTES.splitlines()
 
 
-@pytest.mark.parametrize("field", CompletionRequest.model_fields)
-def test_every_field_is_in_the_docs(field: str) -> None:
-    assert f"`{field}`" in ROUTES
+@pytest.mark.parametrize("route", FIELDS)
+def test_every_field_of_vllm_is_in_the_docs_once(route: str) -> None:
+    fields = FIELDS[route]
+    named = [*GENERATE["heeded"](fields), *fields.no_effect, *fields.refused]
+    assert sorted(named) == sorted(VLLM_FIELDS[route])
+    section = ROUTES.split(f"## The fields of `POST {route}`")[1].split("## ")[0]
+    assert [name for name in named if f"`{name}`" not in section] == []
 
 
-@pytest.mark.parametrize("field", GENERATE["NO_EFFECT"])
-def test_fields_without_effect_have_none(field: str) -> None:
-    plain, given = complete(), complete(**{field: VALUES.get(field, 1)})
+@pytest.mark.parametrize(("route", "field"), [(route, name) for route in FIELDS for name in FIELDS[route].no_effect])
+def test_fields_without_effect_have_none(route: str, field: str) -> None:
+    plain, given = ask(route), ask(route, **{field: VALUES.get(field, 1)})
     assert given.status_code == 200
     assert given.json()["choices"] == plain.json()["choices"]
     assert given.json()["usage"] == plain.json()["usage"]
 
 
-@pytest.mark.parametrize("field", GENERATE["REFUSED"])
-def test_refused_fields_are_refused(field: str) -> None:
-    assert complete(**{field: VALUES[field]}).status_code == 400
+@pytest.mark.parametrize(("route", "field"), [(route, name) for route in FIELDS for name in FIELDS[route].refused])
+def test_refused_fields_are_refused(route: str, field: str) -> None:
+    assert ask(route, **{field: VALUES[field]}).status_code == 400
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("route", "fields"),
     [
-        {"structured_outputs": {"structural_tag": "{}"}},
-        {"response_format": {"type": "structural_tag", "format": {}}},
-        {"use_beam_search": True, "stream": True},
+        ("/v1/completions", {"structured_outputs": {"structural_tag": "{}"}}),
+        ("/v1/completions", {"response_format": {"type": "structural_tag", "format": {}}}),
+        ("/v1/completions", {"use_beam_search": True, "stream": True}),
+        ("/v1/chat/completions", {"structured_outputs": {"structural_tag": "{}"}}),
+        ("/v1/chat/completions", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+        ("/v1/chat/completions", {"chat_template": "x"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}),
     ],
 )
-def test_refused_combinations_are_refused(fields: dict[str, Any]) -> None:
-    assert complete(**fields).status_code == 400
+def test_refused_combinations_are_refused(route: str, fields: dict[str, Any]) -> None:
+    assert ask(route, **fields).status_code == 400

@@ -251,7 +251,12 @@ def _parser(generation: Generation) -> MessageParser:
 
 
 def _visible(chat: _Chat, delta: Delta) -> Delta:
-    return delta if chat.request.include_reasoning else delta._replace(reasoning=None)
+    """What of a delta the request wants to see: no reasoning, or the first tool call only, if it says so."""
+    if not chat.request.include_reasoning:
+        delta = delta._replace(reasoning=None)
+    if chat.request.parallel_tool_calls is False:
+        delta = delta._replace(tool_calls=[call for call in delta.tool_calls if call.number == 0])
+    return delta
 
 
 def _finish_reason(chat: _Chat, finish_reason: str | None, *, called: bool) -> str | None:
