@@ -610,3 +610,51 @@ class TestPrompts:
         """G7 (vllm-project/vllm#5082): the framework's shape, not vLLM's."""
         reply = client().post("/generate", json={"prompt": "A"})
         assert (reply.status_code, reply.json()) == (404, {"detail": "Not Found"})
+
+
+class TestChat:
+    """The cases of chat. The template writes the first message and nothing else, so that the row is the same."""
+
+    def chat(self, **body: Any) -> Any:
+        server = client(trust_request_chat_template=True)
+        request = {"messages": [{"role": "user", "content": "A"}], "max_tokens": 1, "temperature": 0, "logprobs": True}
+        template = {"chat_template": "{{ messages[0].content }}", "add_special_tokens": False}
+        reply = server.post("/v1/chat/completions", json={**request, **template, **body})
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    def test_l13_the_sampled_token_counts_among_the_top(self) -> None:
+        """L13 (vllm-project/vllm#6753, #19143): exactly N entries, so that " B" is not among them; completions have N+1."""
+        [step] = self.chat(top_logprobs=2, allowed_token_ids=[0, 1])["choices"][0]["logprobs"]["content"]
+        assert [entry["token"] for entry in step["top_logprobs"]] == ["B", " **"]
+        assert [entry["logprob"] for entry in step["top_logprobs"]] == near([-4.683346, -0.183346])
+        assert len(top(client(), logprobs=2, allowed_token_ids=[0, 1])) == 3
+
+    @pytest.mark.parametrize("body", [{}, {"top_logprobs": 0}, {"top_logprobs": None}], ids=str)
+    def test_s3_null_and_0_and_nothing_are_one(self, body: dict[str, Any]) -> None:
+        """S3 (NVIDIA-NeMo/RL#2845, #3390; NVIDIA-NeMo/Gym#1612): null once meant no logprobs; in 0.32.0 it means 0."""
+        [step] = self.chat(**body)["choices"][0]["logprobs"]["content"]
+        assert (step["token"], step["logprob"], step["top_logprobs"]) == (" **", near(-0.183346), [])
+
+    def test_s4_chat_has_a_list_and_completions_four(self) -> None:
+        """S4 (vllm-project/vllm#3179, #2276, #2918): once, chat answered in the shape of completions."""
+        content = self.chat(top_logprobs=1)["choices"][0]["logprobs"]
+        entry = {"token": " **", "logprob": near(-0.183346), "bytes": [32, 42, 42]}
+        assert content == {"content": [{**entry, "top_logprobs": [entry]}]}
+        assert choice(client(), logprobs=1)["logprobs"] == {
+            "text_offset": [0],
+            "token_logprobs": near([-0.183346]),
+            "tokens": [" **"],
+            "top_logprobs": [{" **": near(-0.183346)}],
+        }
+
+    def test_e8_prompt_logprobs_are_the_templates(self) -> None:
+        """E8 (vllm-project/vllm#7453): a row for each token of the rendered prompt, here "A B A"."""
+        reply = self.chat(prompt_logprobs=0, chat_template="{{ messages[0].content }} B A")
+        assert reply["usage"]["prompt_tokens"] == 3
+        nothing, *rows = reply["prompt_logprobs"]
+        assert nothing is None
+        assert [{token_id: row["logprob"] for token_id, row in given.items()} for given in rows] == [
+            {"3": near(-2.183346)},
+            {"2": near(-3.183346)},
+        ]
