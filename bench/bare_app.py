@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from time import perf_counter
 
 import uvicorn
 from starlette.applications import Starlette
@@ -24,7 +25,8 @@ def create_app(reply: bytes, events: Sequence[bytes] = ()) -> Starlette:
     async def create_completion(request: Request) -> Response:
         body = await request.json()
         if body.get("stream"):
-            return StreamingResponse(one_by_one(events), media_type="text/event-stream")
+            source = in_slices if body.get("in_slices") else one_by_one
+            return StreamingResponse(source(events), media_type="text/event-stream")
         return Response(reply, media_type="application/json")
 
     async def health(request: Request) -> Response:
@@ -40,6 +42,16 @@ async def one_by_one(events: Sequence[bytes]) -> AsyncIterator[bytes]:
     for event in events:
         yield event
         await asyncio.sleep(0)
+
+
+async def in_slices(events: Sequence[bytes]) -> AsyncIterator[bytes]:
+    """As our server does it: other clients get their turn once a millisecond."""
+    slice_end = 0.0
+    for event in events:
+        yield event
+        if perf_counter() >= slice_end:
+            await asyncio.sleep(0)
+            slice_end = perf_counter() + 0.001
 
 
 def main() -> None:

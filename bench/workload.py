@@ -43,8 +43,8 @@ def label_read(prompt: Prompt) -> bytes:
     return _body(prompt, max_tokens=1, temperature=0, logprobs=len(LABELS), allowed_token_ids=LABELS)
 
 
-def stream(prompt: Prompt) -> bytes:
-    return _body(prompt, max_tokens=STREAM_TOKENS, temperature=0, ignore_eos=True, stream=True)
+def stream(prompt: Prompt, **fields: Any) -> bytes:
+    return _body(prompt, max_tokens=STREAM_TOKENS, temperature=0, ignore_eos=True, stream=True, **fields)
 
 
 def _body(prompt: Prompt, **fields: Any) -> bytes:

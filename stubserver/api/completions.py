@@ -7,7 +7,7 @@ as they come, a full reply is their fold.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
@@ -46,10 +46,9 @@ async def create_completion(request: Request) -> Response:
 
 
 class _Completion(NamedTuple):
-    """A request with everything in place to run it."""
+    """A request with everything in place to run it. head: what a full reply and every event begin with."""
 
-    id: str
-    created: int
+    head: Mapping[str, Any]
     model: Model
     request: CompletionRequest
     prompts: Sequence[Prompt]
@@ -84,8 +83,13 @@ def _prepare(state: ServerState, request: Request, body: dict[str, Any]) -> _Com
         params = plan.params(model, len(prompt.token_ids), completion_params)
         own_forced = forced[number * params.n : (number + 1) * params.n]
         generations.append(make_generation(request, body, model, prompt, params, constraint, own_forced))
-    own_id = f"cmpl-{request_id(request, parsed.request_id)}"
-    return _Completion(own_id, int(time.time()), model, parsed, prompts, generations, _display(model, parsed))
+    head = {
+        "id": f"cmpl-{request_id(request, parsed.request_id)}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": model.name,
+    }
+    return _Completion(head, model, parsed, prompts, generations, _display(model, parsed))
 
 
 def prompts_of(model: Model, parsed: CompletionRequest, given: PromptInput | None) -> list[Prompt]:
@@ -180,7 +184,7 @@ def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
     generated = [0] * sum(generation.params.n for generation in completion.generations)
     for part in _parts(completion):
         generated[part.number] += len(part.token_ids)
-        event = {**_head(completion), "choices": [_stream_choice(completion, part)]}
+        event = {**completion.head, "choices": [_stream_choice(completion, part)]}
         if part.finish_reason is not None and not include_usage:
             event["system_fingerprint"] = completion.model.system_fingerprint
         if continuous:
@@ -193,20 +197,11 @@ def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
             details=COMPLETION_DETAILS if settings.enable_prompt_tokens_details else None,
         )
         yield {
-            **_head(completion),
+            **completion.head,
             "choices": [],
             "usage": counts,
             "system_fingerprint": completion.model.system_fingerprint,
         }
-
-
-def _head(completion: _Completion) -> dict[str, Any]:
-    return {
-        "id": completion.id,
-        "object": "text_completion",
-        "created": completion.created,
-        "model": completion.model.name,
-    }
 
 
 def _stream_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
@@ -232,7 +227,7 @@ def _full_reply(completion: _Completion) -> dict[str, Any]:
     generated = sum(len(part.token_ids) for parts in folded.values() for part in parts)
     details = COMPLETION_DETAILS if completion.model.settings.enable_prompt_tokens_details else None
     return {
-        **_head(completion),
+        **completion.head,
         "choices": choices,
         "service_tier": None,
         "system_fingerprint": completion.model.system_fingerprint,

@@ -6,7 +6,7 @@ are not masked: masking to K tokens costs K from there on, not V.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import isfinite
 
 import numpy as np
@@ -14,6 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
+
+FEW_TOKENS = 256
+"""Up to how many tokens are read from a sparse row one by one."""
 
 _NEG_INF = np.float32(-np.inf)
 
@@ -119,6 +122,41 @@ class Logits:
         row = np.full(self.vocab_size, _NEG_INF, dtype=np.float32)
         row[self.token_ids] = self.values
         return row
+
+
+class SparseLogits(Logits):
+    """A row of the whole vocabulary in which few tokens have a logit of their own, and all others the same one.
+
+    `values` is made when it is first asked for: a request that allows K tokens reads those K, whatever V is.
+    """
+
+    __slots__ = ("_listed", "_rest")
+
+    def __init__(self, listed: Mapping[int, float], rest: float, vocab_size: int) -> None:
+        """`listed`: token id → its logit. `rest`: the logit of every other token."""
+        self._listed = listed
+        self._rest = rest
+        self.token_ids = None
+        self.vocab_size = vocab_size
+        self._logprobs = None
+        self._top = None
+        self.processed = None
+
+    def __getattr__(self, name: str) -> Floats:
+        """`values`, while it isn't there: an attribute that is there doesn't come here, and costs nothing."""
+        if name != "values":
+            raise AttributeError(name)
+        self.values = np.full(self.vocab_size, self._rest, dtype=np.float32)
+        self.values[list(self._listed)] = list(self._listed.values())
+        self.values.setflags(write=False)
+        return self.values
+
+    def keep(self, token_ids: Ids) -> Logits:
+        """Mask every token but these (int64, ascending, no duplicates)."""
+        if len(token_ids) > FEW_TOKENS:
+            return super().keep(token_ids)
+        kept = [self._listed.get(token_id, self._rest) for token_id in token_ids.tolist()]
+        return Logits(np.array(kept, dtype=np.float32), token_ids, self.vocab_size)
 
 
 def compute_logprobs(values: Floats) -> Floats:

@@ -28,6 +28,8 @@ LogitsFunction = Callable[[Context], Any]
 class CallableScript:
     """The `Script` protocol over a function, whose every result is checked."""
 
+    has_faults = False
+
     def __init__(self, function: LogitsFunction, tokens: TokenReader, vocab_size: int) -> None:
         self._function = function
         self._tokens = tokens
@@ -67,7 +69,7 @@ class CallableScript:
     def _sparse(self, logits: Mapping[int | str, float], rest: float) -> Logits:
         # numpy's integers are ids too.
         named = {token.item() if isinstance(token, np.integer) else token: value for token, value in logits.items()}
-        return self._checked(SparseRow(self._tokens.read_values(named), float(rest)).values(self._vocab_size))
+        return self._checked(SparseRow(self._tokens.read_values(named), float(rest)).read(self._vocab_size).values)
 
     def _checked(self, values: Floats) -> Logits:
         if values.shape != (self._vocab_size,):

@@ -9,7 +9,7 @@ from math import exp, fsum, inf, log
 
 import numpy as np
 
-from stubserver.sampling.logits import Floats, Logits
+from stubserver.sampling.logits import Floats, Logits, SparseLogits
 from stubserver.script.context import Context
 
 WIDE_MARGIN = 50.0
@@ -35,11 +35,9 @@ class SparseRow:
     logits: Mapping[int, float]
     rest: float
 
-    def values(self, vocab_size: int) -> Floats:
-        """float32 [V]."""
-        row = np.full(vocab_size, self.rest, dtype=np.float32)
-        row[list(self.logits)] = list(self.logits.values())
-        return row
+    def read(self, vocab_size: int) -> Logits:
+        """As logits, [V], read-only."""
+        return SparseLogits(self.logits, self.rest, vocab_size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +46,9 @@ class ArrayRow:
 
     array: Floats
 
-    def values(self, vocab_size: int) -> Floats:
-        """The array itself."""
-        return self.array
+    def read(self, vocab_size: int) -> Logits:
+        """As logits, [V], read-only; over the array itself if that is contiguous."""
+        return read_only(self.array)
 
 
 Row = SparseRow | ArrayRow
@@ -97,7 +95,7 @@ class RowStore:
         """Row → its Logits [V], read-only; as a rule the same object again."""
 
     def _make(self, row: Row) -> Logits:
-        return read_only(row.values(self.vocab_size)).shared()
+        return row.read(self.vocab_size).shared()
 
 
 def read_only(values: Floats) -> Logits:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from reference import EOS, INF, SPACE_A, SPACE_B, STARS, T6, A, B, ids, log_softmax, masked_row, only
 
 from stubserver.sampling import processors as ops
-from stubserver.sampling.logits import Logits
+from stubserver.sampling.logits import Logits, SparseLogits
 
 
 def test_a_row_is_kept_as_float32() -> None:
@@ -200,3 +200,30 @@ def test_top_k_is_that_of_a_sort(row: list[float], top_k: int) -> None:
 def test_of_equal_values_the_lowest_ids_are_the_top() -> None:
     """The partition's own order plays no part."""
     assert Logits.of(np.zeros(100)).top(10).tolist() == list(range(10))
+
+
+class TestSparse:
+    """A row written down small is the same row."""
+
+    @given(
+        st.dictionaries(st.integers(0, 299), st.floats(-50, 50, width=32), max_size=6),
+        st.floats(-50, 50, width=32) | st.just(-INF),
+        st.lists(st.integers(0, 299), min_size=1, max_size=8, unique=True),
+    )
+    def test_kept_tokens(self, listed: dict[int, float], rest: float, kept: list[int]) -> None:
+        whole = np.array([listed.get(token_id, rest) for token_id in range(300)])
+        sparse = SparseLogits(listed, rest, 300).keep(ids(*sorted(kept)))
+        assert sparse.values.dtype == np.float32
+        assert sparse.dense().tolist() == Logits.of(whole).keep(ids(*sorted(kept))).dense().tolist()
+
+    def test_many_kept_tokens(self) -> None:
+        sparse = SparseLogits({7: 2.0}, -1.0, 1000).keep(ids(*range(999)))
+        assert sparse.dense().tolist() == [-1.0] * 7 + [2.0] + [-1.0] * 991 + [-INF]
+
+    def test_whole(self) -> None:
+        sparse = SparseLogits({A: 0.5, STARS: 6.0}, 1.5, 6)
+        assert sparse.values.tolist() == [0.5, 1.5, 1.5, 1.5, 6.0, 1.5]
+        assert sparse.ids_at(sparse.top(3)) == [STARS, B, SPACE_A]
+        assert sparse.logprobs.tolist() == Logits.of(sparse.values).logprobs.tolist()
+        with pytest.raises(ValueError, match="read-only"):
+            sparse.values[0] = 0
