@@ -5,6 +5,7 @@
     │   ├── SettingsError        a flag, an environment variable or a `settings:` key
     │   ├── ScriptError          the script file, with the place in it
     │   └── TokenizerError       the tokenizer can't be loaded, or lacks what the script needs
+    ├── ConnectionClosedError    the fault `close` where there is no connection to close: in-process
     └── RequestError             answers one request with vLLM's error body; the server goes on
         ├── ValidationError      400: the request asks for something that vLLM refuses
         ├── PermissionDeniedError 403: the server was started without these routes
@@ -43,6 +44,10 @@ class ScriptError(ConfigError):
 
 class TokenizerError(ConfigError):
     """A tokenizer can't be loaded, or a text isn't what it has to be in it."""
+
+
+class ConnectionClosedError(StubserverError, ConnectionResetError):
+    """What the fault `close` raises in the client's process if the app is used without a socket."""
 
 
 class RequestError(StubserverError):

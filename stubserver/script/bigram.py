@@ -10,6 +10,8 @@ from stubserver.script.context import Answer, Context, ScriptRequest
 class BigramScript:
     """table: float32 [V, V], read-only; row i holds the logits of what follows token i."""
 
+    has_faults = False
+
     def __init__(self, table: Floats) -> None:
         self._table = table
         self._rows: list[Logits | None] = [None] * len(table)

@@ -13,6 +13,7 @@ from stubserver.script.conditions import read_conditions
 from stubserver.script.context import Context, Script
 from stubserver.script.document import Document, Place
 from stubserver.script.embeddings import DEFAULT_DIMENSION, Embeddings, as_vector
+from stubserver.script.faults import read_faults
 from stubserver.script.function import CallableScript, LogitsFunction, import_function
 from stubserver.script.message import message_segments
 from stubserver.script.rows import Row, RowStore, random_row
@@ -120,6 +121,7 @@ class _RuleBuilder:
             prompt=prompt.exact if prompt else None,
             prompt_token_ids=tuple(token_ids) if token_ids is not None else None,
             segments=segments,
+            faults=read_faults(keys.faults, place / "faults"),
         )
 
     def _after(self, keys: RuleKeys, rows: list[Row], place: Place) -> Row | None:

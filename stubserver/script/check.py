@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from stubserver.errors import ScriptError
 from stubserver.script.document import Document, Place
+from stubserver.script.fault_keys import AnyFault, FaultKeys
 from stubserver.script.schema import ScriptFile
 
 _KINDS: dict[str, str] = {
@@ -23,6 +24,8 @@ _KINDS: dict[str, str] = {
     "model_type": "has to be a mapping of keys to values",
 }
 
+_FAULTS = TypeAdapter(list[AnyFault])
+
 
 def check_document(document: Document) -> ScriptFile:
     """The document as a ScriptFile. Raises ScriptError with the place of the first thing that is wrong."""
@@ -32,6 +35,14 @@ def check_document(document: Document) -> ScriptFile:
         return ScriptFile.model_validate(document.data)
     except ValidationError as error:
         # Settings are checked with the rest, and the order is the models' own; one mistake at a time is enough.
+        raise _script_error(error.errors()[0], document) from None
+
+
+def check_faults(document: Document) -> list[FaultKeys]:
+    """The document as a list of faults. Raises ScriptError with the place of the first thing that is wrong."""
+    try:
+        return [*_FAULTS.validate_python(document.data)]
+    except ValidationError as error:
         raise _script_error(error.errors()[0], document) from None
 
 
@@ -54,10 +65,13 @@ def _message(error: ErrorDetails) -> str:
 
 def _place(document: Document, loc: tuple[Any, ...], missing: bool) -> Place:
     """pydantic's location has parts which the file hasn't, such as the `exact` of `prompt: text`; leave them out."""
-    place, data = document.root, document.data
+    place, data, kind = document.root, document.data, None
     for part in loc:
-        if (isinstance(data, dict) and part in data) or (isinstance(data, list) and part in range(len(data))):
+        if kind is not None and part == kind:
+            kind = None  # a fault's kind comes before its keys, one of which may have the same name
+        elif (isinstance(data, dict) and part in data) or (isinstance(data, list) and part in range(len(data))):
             place, data = place / part, data[part]
+            kind = data.get("kind") if isinstance(data, dict) else None
     return place / loc[-1] if missing else place
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from stubserver.script.context import ScriptRequest
 from stubserver.script.document import Place
-from stubserver.script.schema import FieldMatch, HeaderMatch, PromptMatch, When
+from stubserver.script.when import FieldMatch, HeaderMatch, PromptMatch, When
 
 
 class _Missing:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from stubserver.sampling.logits import Logits
+
+if TYPE_CHECKING:
+    from stubserver.script.faults import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +89,13 @@ class Answer(NamedTuple):
     """What answers a request: context → logits, called once a token.
 
     rule: the name of the rule that matched. segments: of a scripted chat message; none if the text is all content.
+    faults: what goes wrong with the reply.
     """
 
     next_logits: NextLogits
     rule: str | None = None
     segments: Sequence[Segment] = ()
+    faults: Sequence[Fault] = ()
 
     def __call__(self, context: Context) -> Logits:
         """The logits of the next token, [V]."""

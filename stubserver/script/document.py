@@ -78,8 +78,12 @@ def show_path(path: KeyPath) -> str:
 
 def read_document(path: Path, name: str) -> Document:
     """Read a .json, .yaml or .yml file. Raises ScriptError if there is none, or it isn't of that format."""
-    text = _read_text(path, name)
-    if path.suffix.lower() == ".json":
+    return parse_document(_read_text(path, name), name, path.parent.resolve(), is_json=path.suffix.lower() == ".json")
+
+
+def parse_document(text: str, name: str, directory: Path, *, is_json: bool) -> Document:
+    """The document that a text is; relative paths in it start from the directory. Raises ScriptError."""
+    if is_json:
         _check_json(text, name)
         text = _json_as_yaml(text)
     lines: dict[KeyPath, int] = {}
@@ -90,7 +94,7 @@ def read_document(path: Path, name: str) -> Document:
         raise _yaml_error(error, name) from None
     except RecursionError:
         raise ScriptError("is nested too deeply, or has an alias inside of what it stands for", name) from None
-    return Document(name, data, path.parent.resolve(), lines)
+    return Document(name, data, directory, lines)
 
 
 def _read_text(path: Path, name: str) -> str:

@@ -15,6 +15,7 @@ from stubserver.script.check import check_document
 from stubserver.script.context import Script
 from stubserver.script.document import Document, read_document
 from stubserver.script.embeddings import Embeddings
+from stubserver.script.faults import Fault, read_faults
 from stubserver.script.function import LogitsFunction
 from stubserver.script.models import split_models
 from stubserver.script.schema import ScriptFile
@@ -22,25 +23,30 @@ from stubserver.tokenizer.hf import BUILTIN, HFTokenizer, load_tokenizer
 
 DEMO_FILE = Path(__file__).with_name("demo.yaml")
 
-Source = str | os.PathLike[str] | Mapping[str, Any] | LogitsFunction | None
+Source = str | os.PathLike[str] | Mapping[str, Any] | Document | LogitsFunction | None
 
 
 @dataclass(frozen=True)
 class LoadedScript:
-    """settings: the settings among the file's keys, as written, but with absolute paths. source: for people."""
+    """settings: the settings among the file's keys, as written, but with absolute paths. source: for people.
+
+    faults: those of the whole server, the same for every model of a file.
+    """
 
     script: Script
     tokenizer: HFTokenizer
     settings: dict[str, Any]
     source: str
     embeddings: Embeddings = field(default_factory=Embeddings)
+    faults: tuple[Fault, ...] = ()
 
 
 def load_models(source: Source, *, tokenizer: str | None = None) -> list[LoadedScript]:
     """Load what each model of a source says, at least one.
 
     source: a .yaml, .yml, .json or .npz file; `module:function` or `file.py:function`; a mapping with the keys of a
-    script file (paths relative to the working directory); a function, context → logits; None for the built-in demo.
+    script file (paths relative to the working directory); a document that was read already; a function, context →
+    logits; None for the built-in demo.
     tokenizer: goes before the script's own, relative to the working directory.
 
     Models that say the same by the same tokenizer share one script, and its rows. Raises ScriptError with the place of
@@ -59,7 +65,9 @@ def load_models(source: Source, *, tokenizer: str | None = None) -> list[LoadedS
             script = build_script(file, document, own_tokenizer, function)
         else:
             own_tokenizer, script = twin.tokenizer, twin.script
-        loaded.append((says, LoadedScript(script, own_tokenizer, settings, name, build_embeddings(file.embeddings))))
+        faults = read_faults(file.faults, document.root / "faults")
+        embeddings = build_embeddings(file.embeddings)
+        loaded.append((says, LoadedScript(script, own_tokenizer, settings, name, embeddings, faults)))
     return [script for _, script in loaded]
 
 
@@ -77,6 +85,8 @@ def _says(document: Document, settings: dict[str, Any]) -> dict[str, Any]:
 def _source_name(source: Source) -> str:
     if source is None:
         return "demo"
+    if isinstance(source, Document):
+        return source.name
     if isinstance(source, Mapping):
         return "mapping"
     if callable(source):
@@ -88,6 +98,8 @@ def _read_source(source: Source, name: str) -> Document:
     """Every kind of source as a document of the same schema."""
     if source is None:
         return read_document(DEMO_FILE, name)
+    if isinstance(source, Document):
+        return source
     if isinstance(source, Mapping):
         return _document("", dict(source))
     if callable(source):

@@ -9,6 +9,7 @@ from heapq import nlargest
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from stubserver.headers import is_secret
 from stubserver.script.conditions import MISSING, Condition
 from stubserver.script.context import ScriptRequest
 
@@ -31,11 +32,16 @@ def explain_unscripted(request: ScriptRequest, rules: Sequence[Rule]) -> str:
     if not rules:
         return "The script has no rules, and no default that would answer this request."
     rule = min(_candidates(request, rules), key=lambda candidate: _distance(candidate, request))
-    failed = [condition for condition in rule.conditions if not condition.holds(request)]
-    differences = "; ".join(_difference(condition, request) for condition in failed)
+    differences = explain_mismatch(rule, request)
     message = f"No rule answers this request. The nearest is {rule.name}: {differences}. Add a rule, or a `default`."
     # A lone surrogate that the request smuggled in would have no UTF-8 in the reply.
     return message.encode(errors="backslashreplace").decode()
+
+
+def explain_mismatch(rule: Rule, request: ScriptRequest) -> str:
+    """What each of a rule's failing conditions wanted and got; "" for a rule that matches."""
+    failed = (condition for condition in rule.conditions if not condition.holds(request))
+    return "; ".join(_difference(condition, request) for condition in failed)
 
 
 def common_length(a: str, b: str) -> int:
@@ -75,6 +81,8 @@ def _similarity(rule: Rule, request: ScriptRequest) -> float:
 
 
 def _difference(condition: Condition, request: ScriptRequest) -> str:
+    if condition.subject.startswith("header ") and is_secret(condition.subject.encode()):
+        return f"{condition.subject} differs (its value isn't shown)"
     got = condition.read(request)
     if isinstance(condition.exact, str) and isinstance(got, str):
         start = common_length(condition.exact, got)

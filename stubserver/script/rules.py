@@ -12,6 +12,7 @@ from stubserver.errors import UnscriptedError
 from stubserver.sampling.logits import Logits
 from stubserver.script.conditions import Condition
 from stubserver.script.context import Answer, Context, ScriptRequest, Segment
+from stubserver.script.faults import Fault
 from stubserver.script.nearest import explain_unscripted
 from stubserver.script.rows import Row, RowStore
 from stubserver.tokenizer.protocol import Tokenizer
@@ -22,7 +23,7 @@ class Rule:
     """name: for messages. after: the row of every step after the last one; None if that is an error.
 
     prompt, prompt_token_ids: what the prompt has to be, if it has to be exactly something; `conditions` say so too.
-    segments: what the steps' text is in a chat message.
+    segments: what the steps' text is in a chat message. faults: what goes wrong with the reply.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Rule:
     prompt: str | None = None
     prompt_token_ids: tuple[int, ...] | None = None
     segments: tuple[Segment, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
     def matches(self, request: ScriptRequest) -> bool:
         """Whether every condition holds."""
@@ -56,6 +58,7 @@ class RuleScript:
         self.default = default
         self.rows = rows
         self.tokenizer = tokenizer
+        self.has_faults = any(rule.faults for rule in rules)
         self._index = RuleIndex(rules)
 
     @property
@@ -74,7 +77,7 @@ class RuleScript:
         if rule is None and self.default is None and not request.scores_prompt:
             raise UnscriptedError(explain_unscripted(request, self.rules))
         next_logits = _RuleAnswer(self, request, rule).next_logits
-        return Answer(next_logits, rule.name, rule.segments) if rule else Answer(next_logits)
+        return Answer(next_logits, rule.name, rule.segments, rule.faults) if rule else Answer(next_logits)
 
 
 class _RuleAnswer:

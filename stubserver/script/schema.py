@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
-    BaseModel,
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -23,37 +22,13 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from stubserver.config import Settings
+from stubserver.script.fault_keys import AnyFault, check_rule_fault
+from stubserver.script.keys import Keys, problem, text_as
+from stubserver.script.when import When
 
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
-
-
-def problem(message: str, key: Any = None) -> PydanticCustomError:
-    """An error whose message is ready for people; `key` says at which key of the mapping it is."""
-    return PydanticCustomError("script", "{message}", {"message": message, "key": key})
-
-
-class Keys(BaseModel):
-    """A mapping of the script. An unknown key is an error that names the nearest known one."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_unknown_keys(cls, data: Any) -> Any:
-        for key in data if isinstance(data, dict) else ():
-            if key not in cls.model_fields:
-                own_first = sorted(cls.model_fields, key=lambda known: known in Settings.model_fields)
-                raise problem(f"unknown key; {_suggest(key, own_first)}", key)
-        return data
-
-
-def _suggest(key: Any, known: list[str]) -> str:
-    near = get_close_matches(str(key), known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"the keys here are {', '.join(known)}"
-
 
 # Values ---------------------------------------------------------------------------------------------------------------
 
@@ -111,18 +86,6 @@ Logprob = Annotated[
 ]
 
 
-def _text_as(key: str) -> Any:
-    return lambda value: {key: value} if isinstance(value, str) else value
-
-
-def _plain_as_exact(value: Any) -> Any:
-    return value if isinstance(value, dict) else {"exact": value}
-
-
-def _list_of_names(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 # Arrays ---------------------------------------------------------------------------------------------------------------
 
 
@@ -162,7 +125,7 @@ class Step(Keys):
     logprobs: dict[Token, Logprob] | None = Field(None, description="Like `probs`, but natural logarithms.")
     text: str | None = Field(None, description="The tokens of this text, one step each, by a wide margin.")
     tokens: list[Token] | None = Field(None, description="These tokens, one step each, by a wide margin.")
-    array: Annotated[ArrayFile, BeforeValidator(_text_as("file"), json_schema_input_type=str | ArrayFile)] | None = (
+    array: Annotated[ArrayFile, BeforeValidator(text_as("file"), json_schema_input_type=str | ArrayFile)] | None = (
         Field(None, description="Logits from a file: [V], or [n, V] for n steps.")
     )
 
@@ -211,70 +174,6 @@ Default = Annotated[
     DefaultStep | None,
     BeforeValidator(_default, json_schema_input_type=Literal["error", "random"] | DefaultStep),
 ]
-
-# Conditions -----------------------------------------------------------------------------------------------------------
-
-
-class Match(Keys):
-    """How a value is compared: all that is given must hold."""
-
-    may_be_null: ClassVar[frozenset[str]] = frozenset()
-
-    @model_validator(mode="after")
-    def _something(self) -> Self:
-        if not self.model_fields_set:
-            raise problem(f"needs at least one of {', '.join(type(self).model_fields)}")
-        for key in self.model_fields_set - self.may_be_null:
-            if getattr(self, key) is None:
-                raise problem("has no value", key)
-        return self
-
-
-class PromptMatch(Match):
-    """How the prompt is compared."""
-
-    exact: str | None = Field(None, description="The whole text.")
-    contains: str | None = Field(None, description="A part of the text.")
-    regex: str | None = Field(None, description="A Python regular expression, found anywhere in the text.")
-    token_ids: list[Annotated[int, Field(ge=0)]] | None = Field(None, description="All of the prompt's token ids.")
-
-
-class HeaderMatch(Match):
-    """How a header is compared."""
-
-    exact: str | None = Field(None, description="The whole value.")
-    contains: str | None = Field(None, description="A part of the value.")
-    regex: str | None = Field(None, description="A Python regular expression, found anywhere in the value.")
-    exists: bool | None = Field(None, description="Whether the request has this header.")
-
-
-class FieldMatch(Match):
-    """How a field of the request's JSON body is compared."""
-
-    may_be_null: ClassVar[frozenset[str]] = frozenset({"exact"})
-
-    exact: Any = Field(None, description="The value, compared as JSON: 1 is 1.0, but neither true nor a text.")
-    contains: str | None = Field(None, description="A part of the text.")
-    regex: str | None = Field(None, description="A Python regular expression, found anywhere in the text.")
-    exists: bool | None = Field(None, description="Whether the body has this field.")
-
-
-class When(Keys):
-    """Which requests a rule answers: all that is given must hold."""
-
-    prompt: (
-        Annotated[PromptMatch, BeforeValidator(_text_as("exact"), json_schema_input_type=str | PromptMatch)] | None
-    ) = Field(None, description="The prompt: its exact text, or a mapping.")
-    model: Annotated[list[str], BeforeValidator(_list_of_names, json_schema_input_type=str | list[str])] | None = Field(
-        None, description="The model's name as the request has it, or a list of names."
-    )
-    field: dict[str, Annotated[FieldMatch, BeforeValidator(_plain_as_exact, json_schema_input_type=Any)]] = Field(
-        {}, description="Path into the JSON body, such as `messages[-1].content`, → value or mapping."
-    )
-    header: dict[
-        str, Annotated[HeaderMatch, BeforeValidator(_text_as("exact"), json_schema_input_type=str | HeaderMatch)]
-    ] = Field({}, description="Header → value or mapping.")
-
 
 # Messages -------------------------------------------------------------------------------------------------------------
 
@@ -343,6 +242,9 @@ class RuleKeys(Keys):
     then: Literal["eos", "repeat", "error"] = Field(
         "eos", description="After the last step: end of sequence, the last step again and again, or an error."
     )
+    faults: list[Annotated[AnyFault, AfterValidator(check_rule_fault)]] = Field(
+        [], description="What goes wrong with the replies that this rule gives."
+    )
 
     @model_validator(mode="after")
     def _steps_or_message(self) -> Self:
@@ -375,7 +277,7 @@ class ModelKeys(Keys, Settings):
     )
     rules: list[RuleKeys] | None = Field(None, description="The first one that matches the request answers it.")
     default: Default = Field(None, description="What answers where no rule does: error, random, or one step.")
-    bigram: Annotated[TableFile, BeforeValidator(_text_as("file"), json_schema_input_type=str | TableFile)] | None = (
+    bigram: Annotated[TableFile, BeforeValidator(text_as("file"), json_schema_input_type=str | TableFile)] | None = (
         Field(None, description="A table [V, V]: the row of the context's last token.")
     )
     callable: str | None = Field(
@@ -395,6 +297,7 @@ class ScriptFile(ModelKeys):
     models: list[ModelKeys] | None = Field(
         None, description="Several models: each has the file's other keys, with its own on top."
     )
+    faults: list[AnyFault] = Field([], description="What goes wrong with the server's replies.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

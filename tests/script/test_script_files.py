@@ -6,12 +6,14 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import BaseModel
 from script_helpers import BIGRAM512, FIXTURES, ROOT, greedy, logits_at, request_for
 
 from stubserver.script import schema
 from stubserver.script.document import read_document
+from stubserver.script.fault_keys import FaultKeys
 from stubserver.script.load import load_script
 
 DOCS = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
@@ -107,7 +109,7 @@ def test_demo():
     row = logits_at(loaded, request_for(loaded, "Is it blue? Answer:"))
     yes, no = loaded.tokenizer.one_token(" Yes"), loaded.tokenizer.one_token(" No")
     assert not {yes, no} & set(row.top(2).tolist())
-    assert row.keep([no, yes]).logprobs.tolist() == pytest.approx([-1.313262, -0.313262], abs=1e-6)
+    assert row.keep(np.array([no, yes])).logprobs.tolist() == pytest.approx([-1.313262, -0.313262], abs=1e-6)
     blue = greedy(loaded, request_for(loaded, "The sky is"), 4)
     assert loaded.tokenizer.decode(blue) == " blue and bright."
     assert logits_at(loaded, request_for(loaded, "anything")).values.std() > 1
@@ -132,7 +134,8 @@ def models():
     found = [schema.Keys]
     for model in found:
         found.extend(sub for sub in model.__subclasses__() if sub not in found)
-    return [model for model in found if issubclass(model, BaseModel)]
+    # Kinds of faults have docs of their own, and a test of them: tests/faults/test_fault_docs.py.
+    return [model for model in found if issubclass(model, BaseModel) and not issubclass(model, FaultKeys)]
 
 
 @pytest.mark.parametrize("model", models(), ids=lambda model: model.__name__)

@@ -15,7 +15,7 @@ from stubserver.script.document import Document
 from stubserver.script.load import load_script
 from stubserver.script.nearest import common_length
 from stubserver.script.rules import Rule, RuleIndex
-from stubserver.script.schema import When
+from stubserver.script.when import When
 
 
 def holds(when, **request):

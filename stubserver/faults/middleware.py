@@ -1,0 +1,135 @@
+"""Between the outside and the routes: chooses the faults of a request, and lets its reply out through them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any, Protocol
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stubserver.asgi import CONTROL_PREFIX, read_body, replaying
+from stubserver.errors import ScriptError, ValidationError
+from stubserver.faults.board import FaultBoard
+from stubserver.faults.choice import Answered, Choice
+from stubserver.faults.replies import dead_engine
+from stubserver.faults.reply import Reply
+from stubserver.script.context import ScriptRequest
+from stubserver.script.faults import Fault, load_faults
+
+HEADER = "X-Stub-Faults"
+"""The header with which a request brings faults of its own: a JSON list."""
+
+ANSWERED = "stubserver.answered"
+"""Where the scope has a list, if handlers are to put (request, answer) of each prompt there."""
+
+_HEADER = HEADER.lower().encode()
+
+
+class Served(Protocol):
+    """What has to be known of what is served."""
+
+    @property
+    def rules_have_faults(self) -> bool:
+        """Whether there are faults on rules."""
+        ...
+
+    @property
+    def default_model(self) -> str:
+        """The name of the model that a request means which names none."""
+        ...
+
+    def decode(self, model: Any, token_id: int) -> str:
+        """A token's text; `model` is what a reply says of itself."""
+        ...
+
+
+class FaultMiddleware:
+    """Lets replies out as the faults have it; stands aside if there are none.
+
+    generating: the paths where faults act that name none.
+    """
+
+    def __init__(self, app: ASGIApp, board: FaultBoard, served: Served, generating: Collection[str]) -> None:
+        self._app = app
+        self._board = board
+        self._served = served
+        self._generating = generating
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request in, and its reply out."""
+        header = _own_header(scope)
+        idle = header is None and self._board.is_empty and not self._served.rules_have_faults
+        if idle or scope["type"] != "http" or scope["path"].startswith(CONTROL_PREFIX):
+            await self._app(scope, receive, send)
+        elif self._board.engine_is_dead:
+            await dead_engine(scope, receive, send)
+        else:
+            try:
+                own = _read_header(header) if header is not None else ()
+            except ScriptError as error:
+                await JSONResponse(ValidationError(str(error)).body(), 400)(scope, receive, send)
+                return
+            choice = Choice(self._board, scope["path"], own, self._generating)
+            await self._answer(choice, scope, receive, send)
+
+    async def _answer(self, choice: Choice, scope: Scope, receive: Receive, send: Send) -> None:
+        body = b""
+        if choice.needs_body:
+            body = await read_body(receive)
+            receive = replaying(body, receive)
+        choice.before_handler(self._request(scope, body))
+        answered: Answered = []
+        scope[ANSWERED] = answered
+        in_place = choice.plan.in_place
+        if in_place is not None:
+            await read_body(receive)  # a connection that is closed with data unread is reset, at a moment of its own
+        reply: Reply | None = None
+
+        async def sending(message: Message) -> None:
+            nonlocal reply
+            if message["type"] == "http.response.start":
+                choice.at_reply(answered)
+                reply = Reply(choice.plan, self._served.decode, scope, receive, send)
+                late = choice.plan.in_place
+                if late is not None and late is not in_place:
+                    answer, reply = reply, None  # what the handler sends goes nowhere
+                    await late(scope, receive, answer.send)
+                    return
+            if reply is not None:
+                await reply.send(message)
+
+        await (in_place or self._app)(scope, receive, sending)
+
+    def _request(self, scope: Scope, raw: bytes) -> ScriptRequest:
+        """What is known of a request before it is handled: everything but its prompts."""
+        body = _json_object(raw)
+        model = body.get("model") or self._served.default_model
+        return ScriptRequest(scope["path"], model, "", (), body, Headers(scope=scope))
+
+
+def _own_header(scope: Scope) -> bytes | None:
+    for name, value in scope.get("headers", ()):
+        if name == _HEADER:
+            found: bytes = value
+            return found
+    return None
+
+
+def _read_header(header: bytes) -> tuple[Fault, ...]:
+    """Raises ScriptError."""
+    try:
+        specs = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise ScriptError(f"isn't JSON: {error}", HEADER) from None
+    return load_faults(specs, HEADER)
+
+
+def _json_object(raw: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) else {}
