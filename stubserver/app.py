@@ -6,6 +6,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from os import PathLike
 from pathlib import Path
@@ -29,16 +30,27 @@ from stubserver.config import Settings, resolve_settings
 from stubserver.engine.model import Model
 from stubserver.engine.startup_checks import check_startup
 from stubserver.errors import GenerationError, RequestError, ScriptError, SettingsError
+from stubserver.faults.middleware import FaultMiddleware
+from stubserver.journal import JournalMiddleware
+from stubserver.playback.player import PlaybackMiddleware, Player, open_player
+from stubserver.playback.recorded import RecordedMiddleware, RecordedScript
+from stubserver.profiles import ProfileMiddleware
 from stubserver.sampling.processors import CustomProcessor
+from stubserver.script.document import Document
+from stubserver.script.faults import Fault
 from stubserver.script.function import import_function
 from stubserver.script.load import LoadedScript, load_models
+from stubserver.script.models import SERVER_KEYS
 
 logger = logging.getLogger("stubserver")
 
-ScriptSource = str | PathLike[str] | Mapping[str, Any] | Callable[..., Any] | None
+ScriptSource = str | PathLike[str] | Mapping[str, Any] | Document | Callable[..., Any] | None
 
-GUARDED = ("/v1", "/v2", "/inference", "/cohere")
+GUARDED = ("/v1", "/v2", "/inference", "/cohere", "/stub")
 """Paths that need an API key, if there is one."""
+
+GENERATING = frozenset(endpoint.path for endpoint in ENDPOINTS if endpoint.generates)
+"""Paths where profiles and faults act."""
 
 
 def create_app(script: ScriptSource = None, **settings: Any) -> Starlette:
@@ -48,7 +60,8 @@ def create_app(script: ScriptSource = None, **settings: Any) -> Starlette:
     script file, or None for the built-in demo. settings: the fields of `Settings`; they win over the script's.
     Environment variables are not read: that is the command line's part. Raises ConfigError.
     """
-    return build_app(load(script, flags=settings, environ={}))
+    load_script = partial(load, flags=settings, environ={})
+    return build_app(load_script(script), load_script)
 
 
 class Served(NamedTuple):
@@ -68,14 +81,20 @@ def load(script: ScriptSource, *, flags: Mapping[str, Any], environ: Mapping[str
     return [Served(resolve_settings(flags, environ, each.settings, each.source), each) for each in models]
 
 
-def build_app(served: Sequence[Served]) -> Starlette:
+LoadScript = Callable[[ScriptSource], Sequence[Served]]
+"""Loads another script with the flags and the environment that this one was loaded with."""
+
+
+def build_app(served: Sequence[Served], load_script: LoadScript) -> Starlette:
     """The app that serves these models; the server's own settings are those of the first. Raises SettingsError."""
     settings = served[0].settings
-    state = ServerState(settings, [build_model(*each) for each in served])
-    middleware = [Middleware(ApiKeyMiddleware, keys=settings.api_key)] if settings.api_key else []
+    state = ServerState(
+        settings, build_models(served), served[0].loaded.faults, partial(_load_models, settings, load_script)
+    )
+    player = open_player(settings)
     app = Starlette(
         routes=_routes(ENDPOINTS, state),
-        middleware=middleware,
+        middleware=_middleware(state, player),
         exception_handlers={
             RequestError: _on_request_error,
             UnparsableBodyError: _on_unparsable_body,
@@ -84,14 +103,51 @@ def build_app(served: Sequence[Served]) -> Starlette:
         },
     )
     app.state.server = state
+    app.state.player = player
     return app
+
+
+def _middleware(state: ServerState, player: Player | None) -> list[Middleware]:
+    """What a request passes before it gets to its route, the outermost first."""
+    layers: list[Middleware] = []
+    if state.settings.api_key:
+        layers.append(Middleware(ApiKeyMiddleware, keys=state.settings.api_key))
+    if state.journal is not None:
+        layers.append(Middleware(JournalMiddleware, journal=state.journal))
+    layers.append(Middleware(ProfileMiddleware, served=state, paths=GENERATING))
+    layers.append(Middleware(FaultMiddleware, board=state.faults, served=state, generating=GENERATING))
+    if any(model.settings.unrecorded != "allow" for model in state.models):
+        layers.append(Middleware(RecordedMiddleware))
+    if player is not None:
+        layers.append(Middleware(PlaybackMiddleware, player=player))
+    return layers
+
+
+def _load_models(
+    running: Settings, load_script: LoadScript, script: ScriptSource
+) -> tuple[list[Model], tuple[Fault, ...]]:
+    """The models and the server's faults of another script for a server that runs. Raises ConfigError."""
+    served = load_script(script)
+    settings, loaded = served[0]
+    for key in SERVER_KEYS:
+        if key in loaded.settings and getattr(settings, key) != getattr(running, key):
+            raise SettingsError(f"{loaded.source}: {key} can't be changed while the server runs")
+    return build_models(served), loaded.faults
+
+
+def build_models(served: Sequence[Served]) -> list[Model]:
+    """The models that scripts and settings make. Raises SettingsError."""
+    return [build_model(*each) for each in served]
 
 
 def build_model(settings: Settings, loaded: LoadedScript) -> Model:
     """The model that the script and the settings make. Raises SettingsError."""
     check_startup(settings)
     processors = [_load_processor(name) for name in settings.logits_processors]
-    return Model(settings, loaded.tokenizer, loaded.script, processors, loaded.embeddings)
+    script = loaded.script
+    if settings.unrecorded != "allow":
+        script = RecordedScript(script, loaded.tokenizer, settings)
+    return Model(settings, loaded.tokenizer, script, processors, loaded.embeddings)
 
 
 def _load_processor(name: str) -> CustomProcessor:
@@ -110,23 +166,24 @@ def _routes(endpoints: tuple[Endpoint, ...], state: ServerState) -> list[BaseRou
     """One Starlette route a path. HEAD, which Starlette adds to GET, is taken out again: vLLM refuses it."""
     routes: list[BaseRoute] = []
     for path, group in groupby(endpoints, key=lambda endpoint: endpoint.path):
-        same_path = list(group)
-        route = Route(path, same_path[0].handler, methods=[endpoint.method for endpoint in same_path])
-        route.methods = {endpoint.method for endpoint in same_path}
+        by_method = {endpoint.method: endpoint for endpoint in group}
+        route = Route(path, next(iter(by_method.values())).handler, methods=list(by_method))
+        route.methods = set(by_method)
         # Starlette's own wrapper of handlers catches exceptions once more, which its middleware does anyway.
-        route.app = _answering(same_path[0], state)
+        route.app = _answering(by_method, state)
         routes.append(route)
     return routes
 
 
-def _answering(endpoint: Endpoint, state: ServerState) -> ASGIApp:
-    """The endpoint's handler as an app; generating requests are in flight until their last byte has gone out."""
-    handler, counted = endpoint.handler, int(endpoint.generates)
+def _answering(by_method: Mapping[str, Endpoint], state: ServerState) -> ASGIApp:
+    """A path's handlers as an app; generating requests are in flight until their last byte has gone out."""
 
     async def answering(scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = by_method[scope["method"]]
+        counted = int(endpoint.generates)
         state.in_flight += counted
         try:
-            response = await handler(Request(scope, receive, send))
+            response = await endpoint.handler(Request(scope, receive, send))
             await response(scope, receive, send)
         finally:
             state.in_flight -= counted

@@ -1,16 +1,17 @@
-"""The command line: `stubserver serve [SCRIPT]`. Its flags come from the declaration of the settings."""
+"""The command line: `serve`, `record` and `cassette`. Flags come from the declaration of the settings."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from stubserver import __version__
-from stubserver.config import ENV_PREFIX, Settings, flag_name, shown_default
-from stubserver.errors import ConfigError
+from stubserver.config import ENV_PREFIX, Settings, flag_name, resolve_settings, shown_default
+from stubserver.errors import ConfigError, SettingsError
 
 if TYPE_CHECKING:
     from stubserver.app import Served
@@ -19,27 +20,66 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit status is 0, or 2 for a setting or a script that can't be used."""
     arguments = vars(make_parser().parse_args(argv))
-    arguments.pop("command")
-    script = arguments.pop("script")
+    run_command = COMMANDS[arguments.pop("command")]
     try:
-        serve(script, arguments)
+        return run_command(arguments)
     except ConfigError as error:
         print(f"stubserver: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
-def serve(script: str | None, flags: dict[str, Any]) -> None:
+def serve(flags: dict[str, Any]) -> int:
     """Serve a script in the foreground. Raises ConfigError, before the port opens where it can."""
     # Imported here, so that `--help` and a mistyped flag answer at once.
     from stubserver.app import build_app, load
     from stubserver.server import run
 
+    script = flags.pop("script")
     sys.path.insert(0, "")  # `module:callable` may stand in the working directory
-    served = load(script, flags=flags, environ=os.environ)
+    load_script = partial(load, flags=flags, environ=dict(os.environ))
+    served = load_script(script)
     about = "; ".join(map(_about, served))
-    app = build_app(served)
-    run(app, served[0].settings, lambda url: print(f"stubserver ready at {url}: {about}", flush=True))
+    app = build_app(served, load_script)
+    player = app.state.player
+    if player is not None:
+        about = f"{player.about}; {about}" if player.to_script else player.about
+    try:
+        run(app, served[0].settings, lambda url: print(f"stubserver ready at {url}: {about}", flush=True))
+    finally:
+        if player is not None:
+            player.close()
+    return 0
+
+
+def record(flags: dict[str, Any]) -> int:
+    """Stand in front of a real server and write down what passes. Raises ConfigError."""
+    from stubserver.playback.player import RecordingApp, open_player
+    from stubserver.server import run
+
+    settings = resolve_settings(flags, os.environ, {"record_mode": "once"})
+    if not settings.cassette:
+        raise SettingsError("--cassette is missing: the file to record to")
+    player = open_player(settings, lambda line: print(line, file=sys.stderr, flush=True))
+    assert player is not None
+    try:
+        app = RecordingApp(player)
+        run(app, settings, lambda url: print(f"stubserver ready at {url}: {player.about}", flush=True))
+    finally:
+        player.close()
+    return 0
+
+
+def cassette(arguments: dict[str, Any]) -> int:
+    """Look into cassettes, and make other files of them. The status is 1 if `check` or `verify` finds something."""
+    from stubserver.playback.commands import run_cassette_command
+
+    lines, status = run_cassette_command(arguments.pop("cassette_command"), **arguments)
+    for line in lines:
+        print(line)
+    return status()
+
+
+COMMANDS = {"serve": serve, "record": record, "cassette": cassette}
 
 
 def _about(model: Served) -> str:
@@ -71,9 +111,67 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="SCRIPT",
         help="a YAML or JSON file, an .npz table, module:callable or file.py:callable; none: the built-in demo",
     )
-    for name, field in Settings.model_fields.items():
-        serve_parser.add_argument(flag_name(name), dest=name, help=_help(name), **_argument(field.annotation))
+    _add_settings(serve_parser, Settings.model_fields)
+    _add_record(commands)
+    _add_cassette(commands)
     return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    for name in names:
+        annotation = Settings.model_fields[name].annotation
+        parser.add_argument(flag_name(name), dest=name, help=_help(name), **_argument(annotation))
+
+
+RECORD_SETTINGS = (
+    *("upstream", "cassette", "record_mode", "host", "port"),
+    *("cassette_on_miss", "cassette_repeat", "cassette_pace", "cassette_ignore", "cassette_redact"),
+)
+
+
+def _add_record(commands: Any) -> None:
+    parser = commands.add_parser(
+        "record",
+        help="record a real server",
+        description="Stand in front of a real server: pass on every request, and write it and its reply down. "
+        "--record-mode is `once` unless given.",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    _add_settings(parser, RECORD_SETTINGS)
+
+
+CASSETTE_COMMANDS = {
+    "show": "what was asked and answered, a line each; with --full the bodies too",
+    "stats": "how many exchanges, of what kind and size",
+    "check": "whether the file can be read, and whether secrets are in it; status 1 if not so",
+    "redact": "take secrets out of the file, in place",
+    "convert": "make a cassette of a vcrpy YAML, HAR or JSONL recording",
+    "to-script": "make a script of the recorded logprobs, which answers other requests too",
+    "verify": "ask the real server again, and report what has changed; status 1 if anything has",
+}
+
+
+def _add_cassette(commands: Any) -> None:
+    parser = commands.add_parser("cassette", help="look into a cassette, check, convert, verify it")
+    parsers = parser.add_subparsers(dest="cassette_command", required=True, metavar="COMMAND")
+    made = {name: parsers.add_parser(name, help=text, description=text) for name, text in CASSETTE_COMMANDS.items()}
+    for each in made.values():
+        each.add_argument("file", metavar="FILE")
+    made["show"].add_argument("--full", action="store_true", help="the bodies too")
+    for name in ("check", "redact", "convert"):
+        made[name].add_argument(
+            "--cassette-redact", nargs="+", default=[], metavar="REGEX", help=_help("cassette_redact")
+        )
+    for name in ("convert", "to-script"):
+        made[name].add_argument("--output", required=True, metavar="FILE", help="the file to write")
+    made["to-script"].add_argument("--tokenizer", default="builtin", help=_help("tokenizer"))
+    made["to-script"].add_argument("--logprobs-mode", default="raw_logprobs", help="the mode of the recorded server")
+    made["verify"].add_argument("--upstream", required=True, metavar="URL", help=_help("upstream"))
+    made["verify"].add_argument("--api-key", default="", help="sent as bearer token; the cassette holds none")
+    made["verify"].add_argument(
+        "--tolerance", type=float, default=1e-4, help="how far a number may move (default: 0.0001)"
+    )
 
 
 def _argument(annotation: Any) -> dict[str, Any]:

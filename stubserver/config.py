@@ -15,6 +15,7 @@ from pydantic import ValidationError as PydanticError
 
 from stubserver.errors import SettingsError
 from stubserver.sampling.logprobs import LogprobsMode
+from stubserver.treatments import Profile, ProfileSetting
 
 ENV_PREFIX = "STUBSERVER_"
 
@@ -29,6 +30,11 @@ def _json_object(value: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_more, json_schema_input_type=str | tuple[str, ...])]
 """One string or a list; in an environment variable, separated by commas."""
+
+_PACES = {"instant": 0.0, "recorded": 1.0}
+
+Pace = Annotated[float, BeforeValidator(lambda value: _PACES.get(value, value) if isinstance(value, str) else value)]
+"""A factor of recorded delays, or a word for one."""
 
 JsonObject = Annotated[dict[str, Any], BeforeValidator(_json_object)]
 """An object; as a flag or an environment variable, JSON text."""
@@ -76,7 +82,8 @@ class Settings(BaseModel):
     )
     api_key: Names = Field(
         (),
-        description="Keys; a request to /v1/*, /v2/*, /inference/* or /cohere/* must carry one as bearer token.",
+        description="Keys; a request to /v1/*, /v2/*, /inference/*, /cohere/* or /stub/* must carry one as bearer "
+        "token.",
     )
     return_tokens_as_token_ids: bool = Field(
         False, description="Show tokens as `token_id:N` in logprobs, unless the request says otherwise."
@@ -124,6 +131,56 @@ class Settings(BaseModel):
     enable_trace_replay: bool = Field(
         False, description="Accept `trace_decode_token_ids`, the tokens that decoding has to follow."
     )
+    journal: bool = Field(
+        False, description="Keep requests and replies for `GET /stub/requests`; in tests it is on (docs/testing.md)."
+    )
+    journal_size: int = Field(1000, ge=1, description="Most requests that the journal keeps; the oldest go first.")
+    control: Literal["loopback", "any", "off"] = Field(
+        "loopback", description="Who may use /stub/*: clients on this machine, any client, or nobody."
+    )
+    cassette: str = Field("", description="Play back the exchanges of this file; see docs/playback.md.")
+    cassette_on_miss: Literal["error", "script", "upstream"] = Field(
+        "error", description="Who answers what the cassette doesn't: nobody (404), the script, or the real server."
+    )
+    cassette_repeat: Literal["last", "loop", "error"] = Field(
+        "last",
+        description="What follows when all recordings of a request were played: the last one again, the first one "
+        "again, or a miss.",
+    )
+    cassette_pace: Pace = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Times the recorded delays: 0 (or `instant`) plays at once, 1 (or `recorded`) as recorded, 0.5 "
+        "twice as fast.",
+    )
+    cassette_ignore: Names = Field(
+        ("user", "request_id", "session_id", "cache_salt", "safety_identifier", "prompt_cache_key"),
+        description="Fields of a body that don't count when it is compared; a dot leads into an object.",
+    )
+    cassette_redact: Names = Field(
+        (), description="Regular expressions for what is secret, beside what is known to be; for recording and playing."
+    )
+    cassette_convert: bool = Field(
+        False,
+        description="Answer a stream from a recorded full reply, and the other way round, where that is all there is.",
+    )
+    record_mode: Literal["none", "once", "new_episodes", "all"] = Field(
+        "none",
+        description="What to record from `upstream`: nothing; all, if the cassette has nothing yet; what it doesn't "
+        "have; or all of it anew.",
+    )
+    upstream: str = Field("", description="URL of the real server, to record from or to ask on a miss.")
+    unrecorded: Literal["allow", "mark", "refuse"] = Field(
+        "allow",
+        description="Where the script was made from recordings: whether values may rest on tokens that no recording "
+        "has. `mark` says so in the header `x-stub-recorded`, `refuse` answers 404 instead.",
+    )
+    profile: ProfileSetting = Field(
+        Profile.model_validate({}),
+        description="How parameters are treated: a profile's name, or parameter → honour, ignore, reject or truncate "
+        "(docs/profiles.md).",
+    )
     seed: int = Field(0, description="Seeds requests without a seed of their own, and pseudo-random rows of a script.")
 
 
@@ -160,6 +217,8 @@ def shown_default(setting: str) -> str:
     default = Settings.model_fields[setting].default
     if isinstance(default, tuple):
         return ",".join(default) or "none"
+    if isinstance(default, Profile):
+        return default.base
     if isinstance(default, BaseModel) or default in ("", {}):
         return "none"
     return str(default).lower() if isinstance(default, bool) else str(default)

@@ -9,7 +9,10 @@ from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.config import LOGGING_CONFIG
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from stubserver.asgi import CONNECTION
 from stubserver.config import Settings
 from stubserver.errors import SettingsError
 
@@ -17,8 +20,24 @@ from stubserver.errors import SettingsError
 def run(app: ASGIApp, settings: Settings, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `on_ready` gets the URL once requests are answered. Raises SettingsError."""
     listener = bind(settings.host, settings.port)
-    server = _Server(uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False, proxy_headers=False), on_ready)
+    server = _Server(make_config(app), on_ready)
     server.run(sockets=[listener])
+
+
+def make_config(app: ASGIApp, *, sets_up_logging: bool = True) -> uvicorn.Config:
+    """How uvicorn is run: without what a test double has no use for, and with connections that faults can close.
+
+    sets_up_logging: whether uvicorn's warnings go to stderr, or wherever the process has them go already.
+    """
+    return uvicorn.Config(
+        app,
+        http=_Protocol,
+        log_config=LOGGING_CONFIG if sets_up_logging else None,
+        log_level="warning" if sets_up_logging else None,
+        lifespan="off",
+        access_log=False,
+        proxy_headers=False,
+    )
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -38,6 +57,14 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+class _Protocol(HttpToolsProtocol):
+    """HTTP that hands its connection to the app, which ASGI has no way of closing otherwise."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {CONNECTION: self.transport}  # type: ignore[dict-item]
+
+
 class _Server(uvicorn.Server):
     """Says when it is ready, and stops quietly."""
 
@@ -48,7 +75,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started and sockets:
-            self._on_ready(_url(sockets[0]))
+            self._on_ready(url_of(sockets[0]))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; a second SIGINT doesn't wait for open requests.
@@ -59,6 +86,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def _url(listener: socket.socket) -> str:
+def url_of(listener: socket.socket) -> str:
+    """Where a listening socket is reached."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

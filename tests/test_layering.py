@@ -16,14 +16,16 @@ PACKAGE = Path(stubserver.__file__).parent
 
 LAYERS = [
     {"stubserver"},  # the package itself: its version
-    {"errors"},
-    {"sampling"},
+    {"errors", "headers"},
+    {"asgi", "sampling", "treatments"},
     {"config", "tokenizer"},
     {"script"},
     {"engine"},
+    {"journal", "faults", "profiles", "playback"},
     {"api"},
-    {"app", "server"},
-    {"cli"},
+    {"app"},
+    {"server"},
+    {"testing", "cli"},
     {"__main__"},
 ]
 """From the bottom up. A part imports from layers below its own; parts of one layer don't know each other."""
@@ -35,7 +37,7 @@ SETTINGS_PACKAGES = {"numpy", "pydantic", "pydantic_core", "annotated_types", "t
 MAY_LOAD = {"stubserver": set(), "stubserver.cli": SETTINGS_PACKAGES}
 """Third-party packages that an import may load, so that `--help` and a mistyped flag answer at once."""
 
-LOADS_LATER = {"llguidance", "jinja2", "transformers", "uvicorn", "prometheus_client"}
+LOADS_LATER = {"llguidance", "jinja2", "transformers", "uvicorn", "prometheus_client", "httpx"}
 """What importing the app must not load: a request may never need it."""
 
 

@@ -12,6 +12,9 @@ from stubserver.api.replies import random_id
 from stubserver.engine.generate import Generation
 from stubserver.engine.model import Model
 from stubserver.errors import ValidationError
+from stubserver.faults.choice import Answered
+from stubserver.faults.middleware import ANSWERED
+from stubserver.journal import SCOPE_KEY, Entry
 from stubserver.sampling.params import SamplingParams
 from stubserver.script.context import ScriptRequest
 
@@ -26,7 +29,23 @@ def make_generation(
     forced: Sequence[Sequence[int]] = (),
 ) -> Generation:
     """The generation of one prompt, its script bound. Raises UnscriptedError if the script has no answer."""
-    seen = ScriptRequest(
+    seen = script_request(request, body, model, prompt, params)
+    entry: Entry | None = request.scope.get(SCOPE_KEY)
+    record = None if entry is None else entry.begin(model, seen, params)
+    generation = Generation(model, seen, params, model.script.bind(seen), constraint, forced)
+    if record is not None:
+        record.rule, generation.record = generation.answer.rule, record.add
+    answered: Answered | None = request.scope.get(ANSWERED)
+    if answered is not None:
+        answered.append((seen, generation.answer))
+    return generation
+
+
+def script_request(
+    request: Request, body: Mapping[str, Any], model: Model, prompt: Prompt, params: SamplingParams
+) -> ScriptRequest:
+    """What the script may know of a prompt's request."""
+    return ScriptRequest(
         endpoint=request.scope["path"],
         model=body.get("model") or model.name,
         prompt=prompt.text,
@@ -35,7 +54,6 @@ def make_generation(
         headers=request.headers,
         scores_prompt=params.prompt_logprobs is not None,
     )
-    return Generation(model, seen, params, model.script.bind(seen), constraint, forced)
 
 
 def request_id(request: Request, given: str | None) -> str:

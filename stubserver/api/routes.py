@@ -9,6 +9,7 @@ from stubserver import __version__
 from stubserver.api import (
     chat,
     completions,
+    control,
     decisions,
     embeddings,
     generate,
@@ -130,5 +131,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/version", instrumentator.show_version, "The version of vLLM that is imitated"),
     Endpoint("GET", "/load", instrumentator.server_load, "How many requests are being answered"),
     Endpoint("GET", "/metrics", metrics.show_metrics, "Counters in Prometheus' text format"),
+    Endpoint("GET", "/stub/requests", control.list_requests, "The journal: requests, replies, and what led to them"),
+    Endpoint("DELETE", "/stub/requests", control.clear_requests, "Forget them"),
+    Endpoint("PUT", "/stub/script", control.put_script, "Serve another script, until the next reset"),
+    Endpoint("PUT", "/stub/faults", control.put_faults, "Have these faults and no others"),
+    Endpoint("POST", "/stub/reset", control.reset, "Script, journal, faults, counters and seeds as at start"),
+    Endpoint("GET", "/stub/explain", control.explain, "Which rule would answer this body, and with what values"),
+    Endpoint("POST", "/stub/explain", control.explain, "The same"),
     Endpoint("GET", "/openapi.json", show_openapi, "This description"),
 )

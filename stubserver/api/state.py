@@ -2,23 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from starlette.requests import Request
 
 from stubserver.config import Settings
 from stubserver.engine.model import Model
 from stubserver.errors import NotFoundError, PermissionDeniedError
+from stubserver.faults.board import FaultBoard
+from stubserver.journal import Journal
+from stubserver.script.faults import Fault
+from stubserver.treatments import Profile
+
+LoadModels = Callable[[Any], tuple[Sequence[Model], Sequence[Fault]]]
+"""A script, in any form that create_app takes, → its models, and the faults of the server. Raises ConfigError."""
 
 
 class ServerState:
-    """Made once by create_app. `in_flight`: requests that are being answered."""
+    """Made once by create_app.
 
-    def __init__(self, settings: Settings, models: Sequence[Model]) -> None:
+    in_flight: requests that are being answered. journal: None if there is none. faults: what goes wrong with replies.
+    """
+
+    def __init__(
+        self, settings: Settings, models: Sequence[Model], faults: Sequence[Fault], load_models: LoadModels
+    ) -> None:
         self.settings = settings
-        self.models = models
+        self.faults = FaultBoard(faults)
         self.in_flight = 0
+        self.journal = Journal(settings.journal_size) if settings.journal else None
+        self._load_models = load_models
+        self._at_start = [(model, model.script) for model in models]
+        self._serve(models)
+
+    def load(self, script: Any) -> None:
+        """Serve this script in place of the present one, until the next `reset`. Raises ConfigError."""
+        models, faults = self._load_models(script)
+        self._serve(models)
+        self.faults.use(faults)
+
+    def reset(self) -> None:
+        """As at start: the scripts, the faults, the counters and the seeds; and nothing in the journal."""
+        for model, script in self._at_start:
+            model.script = script
+            model.reset()
+        self._serve([model for model, _ in self._at_start])
+        self.faults.reset()
+        if self.journal is not None:
+            self.journal.clear()
+
+    def _serve(self, models: Sequence[Model]) -> None:
+        self.models = models
         self._by_name = {name: model for model in models for name in model.settings.served_model_name}
 
     def find_model(self, name: str | None) -> Model:
@@ -30,6 +65,33 @@ class ServerState:
             message = f"The model `{name}` does not exist. Valid aliases: {', '.join(self._by_name)}."
             raise NotFoundError(message, parameter="model")
         return model
+
+    @property
+    def rules_have_faults(self) -> bool:
+        """Whether a rule of the served scripts may have faults; a script that doesn't say is taken to have some."""
+        return any(getattr(model.script, "has_faults", True) for model in self.models)
+
+    @property
+    def default_model(self) -> str:
+        """The name of the model that a request means which names none."""
+        return self.models[0].name
+
+    def decode(self, model: Any, token_id: int) -> str:
+        """A token's text to a model; `model` is the name that a reply gives itself, if it does."""
+        return self._named(model).tokenizer.decode([token_id])
+
+    @property
+    def heeds_everything(self) -> bool:
+        """Whether no model has a profile that treats a parameter otherwise than vLLM does."""
+        return not any(model.settings.profile.treatments for model in self.models)
+
+    def profile_of(self, model: Any) -> Profile:
+        """How the model treats parameters that a request means by this."""
+        return self._named(model).settings.profile
+
+    def _named(self, name: Any) -> Model:
+        """The model of this name; the first one if there is none."""
+        return self._by_name.get(name, self.models[0]) if isinstance(name, str) else self.models[0]
 
 
 def server_state(request: Request) -> ServerState:

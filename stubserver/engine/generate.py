@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
@@ -49,12 +49,17 @@ class Step(NamedTuple):
     sampling_mask: Sequence[Sequence[int]] | None = None
 
 
+Recorder = Callable[[int, int, Logits, Logits], None]
+"""Takes (choice, token id, raw, processed) of a step."""
+
+
 @dataclass
 class Generation:
     """One prompt of a request.
 
     answer: the script, bound to this request. constraint: (kind, value) of structured outputs.
     forced: token ids per choice that decoding has to follow. `check` comes before the rest.
+    record: is told of every step, where somebody keeps a journal.
     """
 
     model: Model
@@ -64,6 +69,7 @@ class Generation:
     constraint: tuple[str, Any] | None = None
     forced: Sequence[Sequence[int]] = ()
     grammar: str | None = field(default=None, init=False)
+    record: Recorder | None = field(default=None, init=False)
 
     def check(self) -> None:
         """Refuse what this model can't do. Raises ValidationError. In a stream, the 200 has gone out by then."""
@@ -113,6 +119,7 @@ class _Choice:
     def __init__(self, generation: Generation, index: int) -> None:
         model, params = generation.model, generation.params
         self._generation = generation
+        self._index = index
         self._forced = generation.forced[index] if index < len(generation.forced) else ()
         self._grammar = Grammar(generation.grammar, model.grammar_tokens) if generation.grammar else None
         self._rng = None if params.greedy else make_rng(_choice_seed(model, params, index))
@@ -120,7 +127,7 @@ class _Choice:
             generation.request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens
         )
         self._text = OutputText(params.stop, params.include_stop_str_in_output)
-        self._ending_token_ids = _ending_token_ids(model, params)
+        self._ending_token_ids = ending_token_ids(model, params)
         self._output: list[int] = []
 
     def steps(self) -> Iterator[Step]:
@@ -142,6 +149,8 @@ class _Choice:
         raw = self._grammar.apply(logits) if self._grammar else logits
         processed = self._process(raw)
         token_id = self._choose(processed)
+        if generation.record is not None:
+            generation.record(self._index, token_id, raw, processed)
         logprobs = [self._report(raw, processed, token_id)] if generation.params.wants_logprobs else None
         mask = [sampling_mask(processed)] if generation.model.settings.return_sampling_mask else None
         output.append(token_id)
@@ -262,7 +271,8 @@ def _choice_seed(model: Model, params: SamplingParams, index: int) -> int:
     return model.next_seed() if params.seed is None else params.seed + index
 
 
-def _ending_token_ids(model: Model, params: SamplingParams) -> Sequence[int]:
+def ending_token_ids(model: Model, params: SamplingParams) -> Sequence[int]:
+    """EOS and the stop ids: what is masked while fewer than min_tokens tokens are out."""
     eos = model.tokenizer.eos_token_id
     return [*params.stop_token_ids, *([] if eos is None else [eos])]
 

@@ -24,7 +24,7 @@ VLLM_VERSION = "0.32.0"
 
 @dataclass(eq=False)
 class Model:
-    """A script with the tokenizer and the settings that it is served with."""
+    """A script with the tokenizer and the settings that it is served with. `stats`: what it has done so far."""
 
     settings: Settings
     tokenizer: HFTokenizer
@@ -33,7 +33,12 @@ class Model:
     embeddings: Embeddings = field(default_factory=Embeddings)
 
     def __post_init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Counters and seeds as at start."""
         self._seeds = np.random.Generator(np.random.PCG64(self.settings.seed % 2**128))
+        self.stats = Stats(self.settings.max_model_len)
 
     @cached_property
     def name(self) -> str:
@@ -65,11 +70,6 @@ class Model:
         """As vLLM's: its version, and a digest of how the server is set up."""
         setup = self.settings.model_dump_json(exclude={"api_key"})
         return f"vllm-{VLLM_VERSION}-{blake2b(setup.encode(), digest_size=4).hexdigest()}"
-
-    @cached_property
-    def stats(self) -> Stats:
-        """What it has done so far."""
-        return Stats(self.settings.max_model_len)
 
     def next_seed(self) -> int:
         """For a choice whose request has no seed: another one each time, the same series in every run of the server."""

@@ -146,10 +146,11 @@ class SparseLogits(Logits):
         """`values`, while it isn't there: an attribute that is there doesn't come here, and costs nothing."""
         if name != "values":
             raise AttributeError(name)
-        self.values = np.full(self.vocab_size, self._rest, dtype=np.float32)
-        self.values[list(self._listed)] = list(self._listed.values())
-        self.values.setflags(write=False)
-        return self.values
+        values = np.full(self.vocab_size, self._rest, dtype=np.float32)
+        values[list(self._listed)] = list(self._listed.values())
+        values.setflags(write=False)
+        self.values = values  # when it is whole: another thread, a journal's reader, may ask at the same time
+        return values
 
     def keep(self, token_ids: Ids) -> Logits:
         """Mask every token but these (int64, ascending, no duplicates)."""
