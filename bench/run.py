@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import platform
@@ -18,6 +19,8 @@ from cases import CASES, Run
 from figures import Figure, comparison_table, from_json, results_table, to_json
 from load import default_tool
 from servers import PINNED, pin_load
+
+import stubserver
 
 RESULTS = Path(__file__).with_name("results")
 VERSIONS = ("llm-stubserver", "starlette", "uvicorn", "uvloop", "httptools", "numpy")
@@ -57,6 +60,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def measure(arguments: argparse.Namespace) -> list[Figure]:
     pin_load()
+    # pip does this to what it installs, the reference's packages too; nothing may have done it to a checkout.
+    compileall.compile_dir(Path(stubserver.__file__).parent, quiet=1)
     with TemporaryDirectory() as folder:
         run = Run(
             folder=Path(folder),

@@ -18,7 +18,7 @@ HONOUR = "vllm-0.32"
 class Treatment(BaseModel):
     """What a server does with a parameter. A plain word is short for `{treat: word}`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     treat: Literal["honour", "ignore", "reject", "truncate"] = Field(
         description="Heed it, do as if it weren't there, answer 400, or lower its value to `above`."
@@ -66,7 +66,7 @@ Given = Annotated[
 class Profile(BaseModel):
     """Parameter → what the server does with it, on top of the profile `base`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     base: str = Field(HONOUR, description="The profile that says what isn't said here.")
     allowed_token_ids: Given = None

@@ -10,6 +10,7 @@ from typing import Any
 
 from stubserver.errors import SettingsError
 from stubserver.playback.cassette import Cassette, read_cassette, write_cassette
+from stubserver.playback.errors import CassetteError
 from stubserver.playback.exchange import Exchange, write_exchange
 from stubserver.playback.importers import import_recording
 from stubserver.playback.redaction import Redaction
@@ -123,7 +124,10 @@ def _to_script(path: Path, found: Found, output: str, tokenizer: str, logprobs_m
             f"(got {logprobs_mode!r})"
         )
     made = make_script(read_cassette(path), tokenizer, mode)
-    Path(output).write_text(made.text, encoding="utf-8")
+    try:
+        Path(output).write_text(made.text, encoding="utf-8")
+    except OSError as error:
+        raise CassetteError(f"{output}: {error.strerror}") from None
     yield f"{output}: {made.rules} rules, {made.steps} steps, {made.tokens} recorded values"
     yield from (f"left out: {note}" for note in made.left_out)
 

@@ -17,7 +17,7 @@ from stubserver.playback.encodings import unpack, unpacker
 from stubserver.playback.errors import UpstreamError
 from stubserver.playback.events import EventCutter
 from stubserver.playback.exchange import Event, Exchange, Headers, Reply, Request
-from stubserver.playback.redaction import Redaction
+from stubserver.playback.redaction import Redaction, secrets_of
 from stubserver.playback.upstream import Upstream
 from stubserver.playback.wire import passed_on, send_error, start_message
 
@@ -60,7 +60,7 @@ class Tape:
 
     def skip(self, request: Request, why: str) -> None:
         """Say that an exchange isn't in the cassette."""
-        self._notify(f"NOT recorded: {self._redaction.request(request, ()).line}: {why}")
+        self._notify(f"NOT recorded: {self._redaction.request(request, secrets_of(request)).line}: {why}")
 
     def close(self) -> None:
         """Let others write to the cassette."""
@@ -99,7 +99,9 @@ class Proxy:
     async def _copy(self, request: Request, raw_path: str | None, send: Send, listener: _Listener) -> None:
         try:
             async with self._upstream.open(request, raw_path) as response:
-                given = tuple((name.lower(), value) for name, value in response.headers.multi_items())
+                given = tuple(
+                    (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in response.headers.raw
+                )
                 length = tuple(pair for pair in given if pair[0] == "content-length")
                 headers = passed_on(given) + length
                 listener.start(response.status_code, headers)

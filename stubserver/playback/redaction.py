@@ -55,8 +55,8 @@ _NAMES = "|".join(map(re.escape, FIELDS))
 _PATTERNS = (
     rf'(?i)(?P<keep>"(?:{_NAMES})"\s*:\s*")(?:[^"\\]|\\.)+',
     rf"(?i)(?P<keep>\b(?:{_NAMES})=)[^&\s\"'\\]+",
-    r"(?i)(?P<keep>\bbearer\s+)[\w.~+/=-]{8,}",
-    r"\b(?:sk|pk|rk)-[\w-]{16,}",
+    r"(?i)(?P<keep>\bbearer\s+)(?:(?=[^\s\d]*\d)[\w.~+/=-]{8,}|[\w.~+/=-]{20,})",
+    r"\b(?:sk|pk|rk)-(?:(?=[A-Za-z_-]*\d)[\w-]{16,}|[\w-]*\w{20,})",
     r"\borg-[A-Za-z0-9]{16,}",
     r"\b(?:hf|gsk|xai|r8)_[A-Za-z0-9]{20,}",
     r"\bgh[pousr]_[A-Za-z0-9]{30,}",
@@ -64,7 +64,7 @@ _PATTERNS = (
     r"\bAKIA[A-Z0-9]{16}\b",
     r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}",
 )
-"""What keys look like. Of a group `keep` only the rest is taken out."""
+"""What keys look like: with a digit or longer than words where they could be prose. Of a group `keep` the rest goes."""
 
 
 class Redaction:
@@ -196,10 +196,13 @@ def _named_values(value: Any) -> Iterator[str]:
 
 
 def _holds_secret(value: Any) -> bool:
-    """A text, a number or a list with some; an object of such a name (a JSON schema's `password`) is looked into."""
+    """A text, a whole number or a list with some.
+
+    An object of such a name (a JSON schema's `password`) is looked into; a fraction is a token's logprob.
+    """
     if isinstance(value, list):
         return any(map(_holds_secret, value))
-    return value != "" and isinstance(value, str | int | float) and not isinstance(value, bool)
+    return value != "" and isinstance(value, str | int) and not isinstance(value, bool)
 
 
 def _keep_name(match: re.Match[str]) -> str:

@@ -62,7 +62,7 @@ class Upstream:
         target = f"{path}?{request.query}" if request.query else path
         url = self._httpx.URL(self._origin).copy_with(raw_path=target.encode("latin-1", "replace"))
         message = self._httpx.Request(
-            request.method, url, headers=list(_headers_upstream(request.headers)), content=request.body or None
+            request.method, url, headers=_headers_upstream(request.headers), content=request.body or None
         )
         try:
             response = await self._client().send(message, stream=True)
@@ -110,9 +110,10 @@ class Upstream:
         return self._clients[loop]
 
 
-def _headers_upstream(headers: Headers) -> Headers:
+def _headers_upstream(headers: Headers) -> list[tuple[bytes, bytes]]:
     """What goes upstream: of encodings only those that can be taken off again for the cassette."""
     offered = next((value for name, value in headers if name == "accept-encoding"), "")
     # A space at the end of a value ("Bearer " without a key) is no part of it, and httpx refuses to send it.
     kept = tuple((name, value.strip()) for name, value in passed_on(headers) if name != "accept-encoding")
-    return (*kept, ("accept-encoding", ", ".join(accepted(offered)) or "identity"))
+    sent = (*kept, ("accept-encoding", ", ".join(accepted(offered)) or "identity"))
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from stubserver.errors import ScriptError
@@ -24,7 +24,7 @@ _KINDS: dict[str, str] = {
     "model_type": "has to be a mapping of keys to values",
 }
 
-_FAULTS = TypeAdapter(list[AnyFault])
+_FAULTS = TypeAdapter(list[AnyFault], config=ConfigDict(defer_build=True))
 
 
 def check_document(document: Document) -> ScriptFile:

@@ -20,7 +20,7 @@ def problem(message: str, key: Any = None) -> PydanticCustomError:
 class Keys(BaseModel):
     """A mapping of the script. An unknown key is an error that names the nearest known one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -96,9 +97,31 @@ def test_bytes_change_only_where_a_secret_is() -> None:
     assert Redaction().exchange(exchange) == exchange
 
 
-def test_a_schema_of_a_password_is_no_password() -> None:
-    schema = {"properties": {"password": {"type": "string", "minLength": 8}}}
-    assert Redaction().value(schema) == schema
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"properties": {"password": {"type": "string", "minLength": 8}}},
+        {"top_logprobs": [{"secret": -1.25, "password": -9999.0}]},
+        {"text": "The bearer certificates of sk-learn-compatible-things are secret: password, api_key."},
+    ],
+)
+def test_what_only_looks_like_a_secret_is_kept(value: Any) -> None:
+    assert Redaction().value(value) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("Authorization: Bearer abcdefg8", "Authorization: Bearer REDACTED"),
+        ("key sk-proj-Ab3defghijklmnop!", "key REDACTED!"),
+        ("?api_key=short&x=1", "?api_key=REDACTED&x=1"),
+        ('{"a": "{\\"password\\": 1}", "password" : "a\\"b"}', '{"a": "{\\"password\\": 1}", "password" : "REDACTED"}'),
+        ("hf_abcdefghijklmnopqrst1", "REDACTED"),
+        ("eyJhbGciOiJI.eyJzdWIiOiIx.SflKxwRJSMeKKF2QT4", "REDACTED"),
+    ],
+)
+def test_what_looks_like_a_secret_goes(text: str, cleaned: str) -> None:
+    assert Redaction().text(text) == cleaned
 
 
 def test_a_stream_is_cleaned_event_by_event() -> None:

@@ -18,13 +18,13 @@ StopParam: TypeAlias = str | Annotated[list[str], Field(max_length=MAX_STOP_STRI
 class RequestModel(BaseModel):
     """A request body. Fields that vLLM doesn't know are accepted and ignored."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", defer_build=True)
 
 
 class ReplyModel(BaseModel):
     """A reply body; it documents (openapi.json) and tests the replies, which are built as plain dicts."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class StreamOptions(RequestModel):
