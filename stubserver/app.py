@@ -32,7 +32,7 @@ from stubserver.engine.startup_checks import check_startup
 from stubserver.errors import GenerationError, RequestError, ScriptError, SettingsError
 from stubserver.faults.middleware import FaultMiddleware
 from stubserver.journal import JournalMiddleware
-from stubserver.playback.player import PlaybackMiddleware, Player, open_player
+from stubserver.playback.player import PlaybackMiddleware, open_player
 from stubserver.playback.recorded import RecordedMiddleware, RecordedScript
 from stubserver.profiles import ProfileMiddleware
 from stubserver.sampling.processors import CustomProcessor
@@ -88,13 +88,12 @@ LoadScript = Callable[[ScriptSource], Sequence[Served]]
 def build_app(served: Sequence[Served], load_script: LoadScript) -> Starlette:
     """The app that serves these models; the server's own settings are those of the first. Raises SettingsError."""
     settings = served[0].settings
-    state = ServerState(
-        settings, build_models(served), served[0].loaded.faults, partial(_load_models, settings, load_script)
-    )
+    models, faults = build_models(served), served[0].loaded.faults
     player = open_player(settings)
+    state = ServerState(settings, models, faults, partial(_load_models, settings, load_script), player)
     app = Starlette(
         routes=_routes(ENDPOINTS, state),
-        middleware=_middleware(state, player),
+        middleware=_middleware(state),
         exception_handlers={
             RequestError: _on_request_error,
             UnparsableBodyError: _on_unparsable_body,
@@ -103,11 +102,10 @@ def build_app(served: Sequence[Served], load_script: LoadScript) -> Starlette:
         },
     )
     app.state.server = state
-    app.state.player = player
     return app
 
 
-def _middleware(state: ServerState, player: Player | None) -> list[Middleware]:
+def _middleware(state: ServerState) -> list[Middleware]:
     """What a request passes before it gets to its route, the outermost first."""
     layers: list[Middleware] = []
     if state.settings.api_key:
@@ -116,10 +114,9 @@ def _middleware(state: ServerState, player: Player | None) -> list[Middleware]:
         layers.append(Middleware(JournalMiddleware, journal=state.journal))
     layers.append(Middleware(ProfileMiddleware, served=state, paths=GENERATING))
     layers.append(Middleware(FaultMiddleware, board=state.faults, served=state, generating=GENERATING))
-    if any(model.settings.unrecorded != "allow" for model in state.models):
-        layers.append(Middleware(RecordedMiddleware))
-    if player is not None:
-        layers.append(Middleware(PlaybackMiddleware, player=player))
+    layers.append(Middleware(RecordedMiddleware, served=state))
+    if state.player is not None:
+        layers.append(Middleware(PlaybackMiddleware, player=state.player))
     return layers
 
 

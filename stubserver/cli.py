@@ -40,7 +40,7 @@ def serve(flags: dict[str, Any]) -> int:
     served = load_script(script)
     about = "; ".join(map(_about, served))
     app = build_app(served, load_script)
-    player = app.state.player
+    player = app.state.server.player
     if player is not None:
         about = f"{player.about}; {about}" if player.to_script else player.about
     try:

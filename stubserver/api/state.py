@@ -12,6 +12,7 @@ from stubserver.engine.model import Model
 from stubserver.errors import NotFoundError, PermissionDeniedError
 from stubserver.faults.board import FaultBoard
 from stubserver.journal import Journal
+from stubserver.playback.player import Player
 from stubserver.script.faults import Fault
 from stubserver.treatments import Profile
 
@@ -22,13 +23,20 @@ LoadModels = Callable[[Any], tuple[Sequence[Model], Sequence[Fault]]]
 class ServerState:
     """Made once by create_app.
 
-    in_flight: requests that are being answered. journal: None if there is none. faults: what goes wrong with replies.
+    in_flight: requests that are being answered. journal, player: None if there is none. faults: what goes wrong with
+    replies.
     """
 
     def __init__(
-        self, settings: Settings, models: Sequence[Model], faults: Sequence[Fault], load_models: LoadModels
+        self,
+        settings: Settings,
+        models: Sequence[Model],
+        faults: Sequence[Fault],
+        load_models: LoadModels,
+        player: Player | None = None,
     ) -> None:
         self.settings = settings
+        self.player = player
         self.faults = FaultBoard(faults)
         self.in_flight = 0
         self.journal = Journal(settings.journal_size) if settings.journal else None
@@ -43,7 +51,7 @@ class ServerState:
         self.faults.use(faults)
 
     def reset(self) -> None:
-        """As at start: the scripts, the faults, the counters and the seeds; and nothing in the journal."""
+        """As at start: the scripts, the faults, the counters, the seeds, the cassette; and nothing in the journal."""
         for model, script in self._at_start:
             model.script = script
             model.reset()
@@ -51,10 +59,16 @@ class ServerState:
         self.faults.reset()
         if self.journal is not None:
             self.journal.clear()
+        if self.player is not None:
+            self.player.rewind()
 
     def _serve(self, models: Sequence[Model]) -> None:
         self.models = models
         self._by_name = {name: model for model in models for name in model.settings.served_model_name}
+        self.heeds_everything = not any(model.settings.profile.treatments for model in models)
+        """Whether no model has a profile that treats a parameter otherwise than vLLM does."""
+        self.marks_recorded = any(model.settings.unrecorded != "allow" for model in models)
+        """Whether a model's script is made from recordings, and replies say what they rest on."""
 
     def find_model(self, name: str | None) -> Model:
         """The model of this name; no name means the first one. Raises NotFoundError."""
@@ -79,11 +93,6 @@ class ServerState:
     def decode(self, model: Any, token_id: int) -> str:
         """A token's text to a model; `model` is the name that a reply gives itself, if it does."""
         return self._named(model).tokenizer.decode([token_id])
-
-    @property
-    def heeds_everything(self) -> bool:
-        """Whether no model has a profile that treats a parameter otherwise than vLLM does."""
-        return not any(model.settings.profile.treatments for model in self.models)
 
     def profile_of(self, model: Any) -> Profile:
         """How the model treats parameters that a request means by this."""

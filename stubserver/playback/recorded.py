@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -56,14 +56,27 @@ def recorded_name(known_tops: Iterable[int]) -> str:
     return f"recorded, top {' '.join(map(str, known_tops))}"
 
 
+class Served(Protocol):
+    """What has to be known of what is served; another script may change it."""
+
+    @property
+    def marks_recorded(self) -> bool:
+        """Whether a model's script is made from recordings."""
+        ...
+
+
 class RecordedMiddleware:
     """Says in a header whether a reply's values are exact: `exact`, or what they rest on."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, served: Served) -> None:
         self._app = app
+        self._served = served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, the header added where a recorded script took part."""
+        if not self._served.marks_recorded:
+            await self._app(scope, receive, send)
+            return
         notes: list[str] = []
         _notes.set(notes)
 
@@ -88,6 +101,11 @@ class RecordedScript:
     def vocab_size(self) -> int:
         """V: the length of every row."""
         return self._script.vocab_size
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether a rule has faults; a script that doesn't say is taken to have some."""
+        return getattr(self._script, "has_faults", True)
 
     def bind(self, request: ScriptRequest) -> Answer:
         """What answers this request. Raises UnrecordedError, by what the first row and the request tell."""

@@ -122,6 +122,8 @@ def _settings(file: ScriptFile, document: Document) -> dict[str, Any]:
     settings = {key: document.data[key] for key in Settings.model_fields if key in document.data}
     if file.tokenizer != BUILTIN:
         settings["tokenizer"] = str((document.directory / Path(file.tokenizer).expanduser()).resolve())
+    if file.cassette:
+        settings["cassette"] = str(document.directory / Path(file.cassette).expanduser())
     if file.logits_processors:
         settings["logits_processors"] = [
             str(document.directory / name) if ".py:" in name else name for name in file.logits_processors

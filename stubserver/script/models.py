@@ -10,7 +10,11 @@ from stubserver.script.document import Document, Place
 SOURCE_KEYS = ("rules", "default", "bigram", "callable")
 """What a model says: a model that has one of them of its own has none of the file's."""
 
-SERVER_KEYS = ("host", "port", "api_key", "enable_scale_out", "faults", "journal", "journal_size", "control", "models")
+SERVER_KEYS = (
+    *("host", "port", "api_key", "enable_scale_out", "faults", "journal", "journal_size", "control", "models"),
+    *("cassette", "cassette_on_miss", "cassette_repeat", "cassette_pace", "cassette_ignore", "cassette_redact"),
+    *("cassette_convert", "record_mode", "upstream"),
+)
 """What there is only one of, however many models are served."""
 
 

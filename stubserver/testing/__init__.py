@@ -1,4 +1,4 @@
-"""What tests use: `StubServer`, a real server in a thread, and `Stub`, the same without a socket.
+"""What tests use: `StubServer`, a real server in a thread, `Stub`, the same without a socket, and the contract suite.
 
 Loaded when first asked for: pytest imports this package in every run, also in those that don't use it.
 """
@@ -9,12 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stubserver.testing.contract import LabelReadbackContract, LabelRequest
     from stubserver.testing.server import StubServer
     from stubserver.testing.stub import Stub
 
-__all__ = ["Stub", "StubServer"]
+__all__ = ["LabelReadbackContract", "LabelRequest", "Stub", "StubServer"]
 
-_MODULES = {"Stub": "stub", "StubServer": "server"}
+_MODULES = {
+    "LabelReadbackContract": "contract",
+    "LabelRequest": "contract",
+    "Stub": "stub",
+    "StubServer": "server",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 
 MARKER = "stubserver"
 
+CONTRACT_PROPERTY = "stubserver_contract"
+"""A user property of the contract suite's tests: the clause. Reports have it, those of pytest-xdist's workers too."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options: what the fixtures' stubs say and report, unless a test has its own."""
     group = parser.getgroup("stubserver")
     group.addoption("--stub-script", metavar="SCRIPT", help="the script of the stubserver fixtures; none: the demo's")
     group.addoption("--stub-logprobs-mode", metavar="MODE", help="the logprobs_mode of the stubserver fixtures")
+    group.addoption("--stub-record", metavar="MODE", help="the record_mode of stubs with a cassette: once, all, …")
+    group.addoption("--stub-upstream", metavar="URL", help="the real server that is recorded")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,11 +38,24 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """A line for each clause of the contract suite, if it ran."""
+    reports = [report for group in terminalreporter.stats.values() for report in group if _is_of_contract(report)]
+    if reports:
+        from stubserver.testing.contract_report import write_report
+
+        write_report(terminalreporter, reports)
+
+
+def _is_of_contract(report: Any) -> bool:
+    return any(name == CONTRACT_PROPERTY for name, _ in getattr(report, "user_properties", ()))
+
+
 @pytest.fixture(scope="session")
 def _session_stubserver(request: pytest.FixtureRequest) -> Iterator[StubServer]:
     from stubserver.testing.server import StubServer
 
-    with StubServer(**_options(request.config)) as stub:
+    with StubServer(**_options(request)) as stub:
         yield stub
 
 
@@ -47,9 +65,7 @@ def make_stubserver(request: pytest.FixtureRequest) -> Iterator[Callable[..., St
     from stubserver.testing.server import StubServer
 
     with ExitStack() as servers:
-        yield lambda *script, **settings: servers.enter_context(
-            StubServer(**_options(request.config, *script, **settings))
-        )
+        yield lambda *script, **settings: servers.enter_context(StubServer(**_options(request, *script, **settings)))
 
 
 @pytest.fixture
@@ -65,13 +81,15 @@ def stubserver(request: pytest.FixtureRequest) -> StubServer:
 
 
 @pytest.fixture
-def stubserver_in_process(request: pytest.FixtureRequest) -> Stub:
+def stubserver_in_process(request: pytest.FixtureRequest) -> Iterator[Stub]:
     """A stub without a socket, the test's own; with the settings of the marker, if there is one."""
     from stubserver.testing.stub import Stub
 
     marker = request.node.get_closest_marker(MARKER)
     given = (marker.args, marker.kwargs) if marker else ((), {})
-    return Stub(**_options(request.config, *given[0], **given[1]))
+    stub = Stub(**_options(request, *given[0], **given[1]))
+    yield stub
+    stub.close()
 
 
 @pytest.fixture
@@ -82,8 +100,23 @@ def stubserver_env(stubserver: StubServer, monkeypatch: pytest.MonkeyPatch) -> S
     return stubserver
 
 
-def _options(config: pytest.Config, script: Any = None, **settings: Any) -> dict[str, Any]:
+def _options(request: pytest.FixtureRequest, script: Any = None, **settings: Any) -> dict[str, Any]:
     """Arguments of a stub: those of the test, else those of the command line."""
-    mode = config.getoption("--stub-logprobs-mode")
+    option = request.config.getoption
+    mode = option("--stub-logprobs-mode")
     given = {} if mode is None else {"logprobs_mode": mode}
-    return {"script": config.getoption("--stub-script") if script is None else script, **given, **settings}
+    cassette = settings.pop("cassette", None)
+    if cassette:
+        given |= _cassette_options(request, cassette)
+    return {"script": option("--stub-script") if script is None else script, **given, **settings}
+
+
+def _cassette_options(request: pytest.FixtureRequest, cassette: Any) -> dict[str, Any]:
+    """Which cassette, `True` being the test's own, and whether it is recorded."""
+    from stubserver.playback.names import cassette_for_test
+
+    own = cassette is True
+    path = cassette_for_test(request.node.path, request.node.name) if own else cassette
+    wanted = {"record_mode": "--stub-record", "upstream": "--stub-upstream"}
+    given = {setting: request.config.getoption(option) for setting, option in wanted.items()}
+    return {"cassette": str(path), **{setting: value for setting, value in given.items() if value is not None}}

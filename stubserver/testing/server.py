@@ -45,10 +45,11 @@ class StubServer(Stub):
         return self
 
     def stop(self) -> None:
-        """Close the port and every connection."""
+        """Close the port and every connection, and let go of the cassette."""
         server, self._server = self._server, None
         if server is not None:
             server.stop()
+        self.close()
 
     def __enter__(self) -> Self:
         return self.start()

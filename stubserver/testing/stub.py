@@ -74,8 +74,13 @@ class Stub:
         self._state.faults.replace([dict(fault) for fault in faults])
 
     def reset(self) -> None:
-        """As new: script, journal, faults, counters and seeds."""
+        """As new: script, journal, faults, counters, seeds, and the cassette at its beginning."""
         self._state.reset()
+
+    def close(self) -> None:
+        """Let go of the cassette, so that others may record to it."""
+        if self._state.player is not None:
+            self._state.player.close()
 
     def explain(
         self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None, top: int = 10

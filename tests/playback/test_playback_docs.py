@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +21,7 @@ from stubserver.playback.names import cassette_for_test
 
 DOCS = (Path(__file__).parents[2] / "docs" / "playback.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", DOCS, re.S) for line in block.splitlines()]
-[PYTHON] = re.findall(r"```python\n(.*?)```", DOCS, re.S)
+PYTHON, PYTEST = re.findall(r"```python\n(.*?)```", DOCS, re.S)
 
 
 def run_all(upstream: str) -> Iterator[tuple[str, str]]:
@@ -37,8 +38,8 @@ def run_all(upstream: str) -> Iterator[tuple[str, str]]:
                     yield "stopped", stop(process)
                 process, url = running.enter_context(stub(*words[1:]))
                 continue
-            if words[0] == "stubserver":
-                words = [str(Path(__import__("sys").executable).with_name("stubserver")), *words[1:]]
+            if words[0] in ("stubserver", "pytest"):
+                words = [sys.executable, "-m", *words]
             done = subprocess.run(words, capture_output=True, text=True, timeout=60)
             assert done.returncode == 0, (line, done)
             yield " ".join(line.split()[:3]), done.stdout
@@ -46,6 +47,7 @@ def run_all(upstream: str) -> Iterator[tuple[str, str]]:
 
 def test_the_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("test_labels.py").write_text(PYTEST)
     with stub("serve", str(BIGRAM / "script.yaml")) as (_, upstream):
         said = list(run_all(upstream))
         recorded, log, played = (text for _, text in said[:3])
@@ -59,6 +61,9 @@ def test_the_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert "x-stub-recorded: exact" in by_name["curl -i http://127.0.0.1:8000/v1/completions"]
         assert b"sk-0123" not in Path("answers.jsonl").read_bytes()
 
+        assert "1 passed" in by_name["pytest --stub-record once"]
+        assert "1 passed" in by_name["pytest"]
+        assert len(read_cassette(Path("cassettes/test_labels/test_labels.jsonl")).exchanges) == 1
         exec(PYTHON.replace("http://gpu-box:8000", upstream), {})
 
 
@@ -76,7 +81,6 @@ def test_the_python_way(tmp_path: Path) -> None:
         settings = {"cassette": str(cassette), "record_mode": "once", "upstream": upstream}
         with StubServer(**settings) as server:
             replies.append(httpx.post(f"{server.base_url}/completions", json=body).content)
-            server.app.state.player.close()
     with StubServer(**settings) as server:
         replies.append(httpx.post(f"{server.base_url}/completions", json=body).content)
     assert replies[0] == replies[1]

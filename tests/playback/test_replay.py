@@ -82,11 +82,11 @@ def test_a_miss_is_a_404_that_names_the_nearest_recording(tmp_path: Path) -> Non
     }
 
 
-def test_repeats_and_rewind(tmp_path: Path) -> None:
+def test_repeats_and_reset(tmp_path: Path) -> None:
     asked = request(prompt="x")
     app = client(tmp_path, full(asked, 1), full(asked, 2), cassette_repeat="error")
     assert [post(app, asked).status_code for _ in range(3)] == [200, 200, 404]
-    app.app.state.player.rewind()  # type: ignore[attr-defined]
+    app.app.state.server.reset()  # type: ignore[attr-defined]
     assert post(app, asked).json() == 1
 
 
