@@ -16,7 +16,10 @@ from typing import NamedTuple, TypeVar
 import workload
 from figures import Figure, Goal
 from load import Load, run_load
-from servers import Server, answer, bare_command, ms_since, resident_mb, running, stub_command
+from servers import Server, answer, bare_command, ms_since, replay_command, resident_mb, running, stub_command
+
+from stubserver.playback.cassette import make_header, write_cassette
+from stubserver.playback.exchange import Exchange, Reply, Request
 
 T = TypeVar("T")
 
@@ -127,6 +130,30 @@ def events_of(received: bytes) -> list[str]:
     return [event.decode() for event in re.findall(rb"data: .*?\n\n", received, re.DOTALL)]
 
 
+def playback(run: Run) -> Iterator[Figure]:
+    """Label reads played back from a cassette against the same ones scripted."""
+    asked = [workload.label_read(prompt) for prompt in workload.texts()]
+    bodies = workload.write_bodies(run.folder / "played", asked)
+    cassette = run.folder / "reads.jsonl"
+    with ExitStack() as stack:
+        scripted, _ = start_pair(run, stack)
+        reply = Reply(200, (("content-type", "application/json"),), body_of(answer(scripted, asked[0])))
+        write_cassette(
+            cassette,
+            make_header({}),
+            (Exchange(Request("POST", "/v1/completions", body=body), reply) for body in asked),
+        )
+        played = stack.enter_context(running(replay_command(cassette)))
+
+        def rate(server: Server) -> float:
+            return per_second(run.load(server, bodies, 16))
+
+        rates = interleaved(run.rounds, {"played": partial(rate, played), "scripted": partial(rate, scripted)})
+    yield Figure(
+        "playback", "16 connections", "requests/s", rates["played"], "scripted", rates["scripted"], Goal("≥", 1)
+    )
+
+
 def startup(run: Run) -> Iterator[Figure]:
     """From the start of the process to the first 200, and to the first label read."""
     commands = {"bigram512": stub_command(workload.BIGRAM), "bare": bare_command(bare_content(run, reply="{}"))}
@@ -222,11 +249,15 @@ def start_pair(run: Run, stack: ExitStack) -> tuple[Server, Server]:
     """Ours, serving bigram512, and the bare app, sending what ours sent."""
     ours = stack.enter_context(running(stub_command(workload.BIGRAM)))
     prompt = workload.texts(1)[0]
-    reply = answer(ours, workload.label_read(prompt)).partition(b"\r\n\r\n")[2].decode()
+    reply = body_of(answer(ours, workload.label_read(prompt))).decode()
     asked_tokens = json.loads(reply)["usage"]["prompt_tokens"]
     assert asked_tokens == workload.PROMPT_TOKENS, asked_tokens
     content = bare_content(run, reply, events_of(answer(ours, workload.stream(prompt))))
     return ours, stack.enter_context(running(bare_command(content)))
+
+
+def body_of(received: bytes) -> bytes:
+    return received.partition(b"\r\n\r\n")[2]
 
 
 def bare_content(run: Run, reply: str, events: list[str] | None = None) -> Path:
@@ -267,5 +298,5 @@ def per_second(load: Load) -> float:
 
 
 CASES: dict[str, Callable[[Run], Iterator[Figure]]] = {
-    case.__name__: case for case in (label_read, vocabulary, streaming, startup, in_process, memory, rules)
+    case.__name__: case for case in (label_read, vocabulary, streaming, playback, startup, in_process, memory, rules)
 }

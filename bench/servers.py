@@ -36,6 +36,10 @@ def stub_command(script: Path) -> list[str]:
     return [sys.executable, "-m", "stubserver", "serve", str(script), *flags]
 
 
+def replay_command(cassette: Path) -> list[str]:
+    return [sys.executable, "-m", "stubserver", "serve", "--cassette", str(cassette), "--port", "{port}"]
+
+
 def bare_command(content: Path) -> list[str]:
     return [sys.executable, str(BARE_APP), str(content), "--port", "{port}"]
 
