@@ -14,6 +14,8 @@ from stubserver.config import ENV_PREFIX, Settings, flag_name, resolve_settings,
 from stubserver.errors import ConfigError, SettingsError
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from stubserver.app import Served
 
 
@@ -32,7 +34,7 @@ def serve(flags: dict[str, Any]) -> int:
     """Serve a script in the foreground. Raises ConfigError, before the port opens where it can."""
     # Imported here, so that `--help` and a mistyped flag answer at once.
     from stubserver.app import build_app, load
-    from stubserver.server import run
+    from stubserver.server import run, run_workers
 
     script = flags.pop("script")
     sys.path.insert(0, "")  # `module:callable` may stand in the working directory
@@ -43,12 +45,28 @@ def serve(flags: dict[str, Any]) -> int:
     player = app.state.server.player
     if player is not None:
         about = f"{player.about}; {about}" if player.to_script else player.about
+    settings = served[0].settings
+
+    def on_ready(url: str) -> None:
+        print(f"stubserver ready at {url}: {about}", flush=True)
+
     try:
-        run(app, served[0].settings, lambda url: print(f"stubserver ready at {url}: {about}", flush=True))
+        if settings.workers == 1:
+            run(app, settings, on_ready)
+        else:
+            run_workers(partial(_make_app, script, flags, dict(os.environ)), settings, on_ready)
     finally:
         if player is not None:
             player.close()
     return 0
+
+
+def _make_app(script: str | None, flags: dict[str, Any], environ: dict[str, str]) -> ASGIApp:
+    """The app of one worker."""
+    from stubserver.app import build_app, load
+
+    load_script = partial(load, flags=flags, environ=environ)
+    return build_app(load_script(script), load_script)
 
 
 def record(flags: dict[str, Any]) -> int:

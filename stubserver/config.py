@@ -181,6 +181,12 @@ class Settings(BaseModel):
         description="How parameters are treated: a profile's name, or parameter → honour, ignore, reject or truncate "
         "(docs/profiles.md).",
     )
+    workers: int = Field(
+        1,
+        ge=1,
+        description="Processes of `stubserver serve` that answer on one port. Each counts for itself: metrics, faults, "
+        "repeats of a cassette. So /stub/*, the journal and recording are for one process only.",
+    )
     seed: int = Field(0, description="Seeds requests without a seed of their own, and pseudo-random rows of a script.")
 
 
@@ -204,12 +210,30 @@ def resolve_settings(
     for name, value in flags.items():
         sources[name] = (flag_name(name), value)
     try:
-        return Settings.model_validate({name: value for name, (_, value) in sources.items()})
+        settings = Settings.model_validate({name: value for name, (_, value) in sources.items()})
+        return settings if settings.workers == 1 else _for_workers(settings)
     except PydanticError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
         where = sources[name][0] if name in sources else name
         raise SettingsError(f"{where}: {first['msg']} (got {first['input']!r})") from None
+
+
+def _for_workers(settings: Settings) -> Settings:
+    """Without the control routes, which would reach one process of several. Raises SettingsError if that matters."""
+    asked_for = {
+        "journal": settings.journal,
+        "control": settings.control != "off" and "control" in settings.model_fields_set,
+        "record_mode": settings.record_mode != "none",
+    }
+    for name, asked in asked_for.items():
+        if asked:
+            value = str(getattr(settings, name)).lower()
+            raise SettingsError(
+                f"{flag_name(name)} ({value}) doesn't go with --workers {settings.workers}: it would be about one of "
+                "the processes only; leave one of the two out"
+            )
+    return settings.model_copy(update={"control": "off"})
 
 
 def shown_default(setting: str) -> str:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.synchronize import Semaphore
 from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.config import LOGGING_CONFIG
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.supervisors import Multiprocess
 
 from stubserver.asgi import CONNECTION
 from stubserver.config import Settings
@@ -24,13 +28,32 @@ def run(app: ASGIApp, settings: Settings, on_ready: Callable[[str], None]) -> No
     server.run(sockets=[listener])
 
 
-def make_config(app: ASGIApp, *, sets_up_logging: bool = True) -> uvicorn.Config:
+def run_workers(make_app: Callable[[], ASGIApp], settings: Settings, on_ready: Callable[[str], None]) -> None:
+    """The same in several processes, each with an app of its own on the one port. `make_app` can be pickled."""
+    listener = bind(settings.host, settings.port)
+    made = get_context("spawn").Semaphore(0)
+    config = make_config(partial(_make_in_worker, make_app, made), workers=settings.workers)
+    _Workers(config, listener, made, on_ready).run()
+
+
+def _make_in_worker(make_app: Callable[[], ASGIApp], made: Semaphore) -> ASGIApp:
+    app = make_app()
+    made.release()
+    return app
+
+
+def make_config(
+    app: ASGIApp | Callable[[], ASGIApp], *, sets_up_logging: bool = True, workers: int = 1
+) -> uvicorn.Config:
     """How uvicorn is run: without what a test double has no use for, and with connections that faults can close.
 
     sets_up_logging: whether uvicorn's warnings go to stderr, or wherever the process has them go already.
+    workers: of several, each makes its `app` by calling it.
     """
     return uvicorn.Config(
         app,
+        factory=workers > 1,
+        workers=workers,
         http=_Protocol,
         log_config=LOGGING_CONFIG if sets_up_logging else None,
         log_level="warning" if sets_up_logging else None,
@@ -63,6 +86,26 @@ class _Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {CONNECTION: self.transport}  # type: ignore[dict-item]
+
+
+class _Workers(Multiprocess):
+    """Says when all of them are ready. The listener takes connections before, which then wait."""
+
+    def __init__(
+        self, config: uvicorn.Config, listener: socket.socket, made: Semaphore, on_ready: Callable[[str], None]
+    ) -> None:
+        super().__init__(config, [listener])
+        self._made = made
+        self._on_ready = on_ready
+
+    def init_processes(self) -> None:
+        """Start them, and wait until each has its app."""
+        super().init_processes()
+        waited_for = self.processes_num
+        while waited_for and all(process.process.is_alive() for process in self.processes):
+            waited_for -= self._made.acquire(timeout=0.1)
+        if not waited_for:
+            self._on_ready(url_of(self.sockets[0]))
 
 
 class _Server(uvicorn.Server):

@@ -14,7 +14,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Timer
 from typing import Any
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -214,3 +215,54 @@ def test_ipv6_addresses_are_bracketed_in_the_url() -> None:
     with running("--host", "::1") as (_, line):
         assert re.match(r"stubserver ready at http://\[::1\]:\d+: ", line)
         assert served_names(line) == ["stub"]
+
+
+PIDS = """
+import os
+from pathlib import Path
+
+Path("pids").open("a").write(f"{os.getpid()}\\n")
+
+
+def row(context):
+    return {f"token_id:{len(context.prompt_token_ids)}": 1.0}, 0.0
+"""
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_workers_share_a_port_and_say_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stop: signal.Signals
+) -> None:
+    (tmp_path / "pids.py").write_text(PIDS)
+    monkeypatch.chdir(tmp_path)
+    with running("pids.py:row", "--workers", "2") as (process, line):
+        own, *workers = map(int, Path("pids").read_text().split())
+        assert own == process.pid
+        assert len(set(workers)) == 2
+        url = line.split()[3].rstrip(":")
+        body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 2, "temperature": 0, "logprobs": 1}).encode()
+        request = Request(f"{url}/v1/completions", body, {"content-type": "application/json"})
+        replies = [json.load(urlopen(request, timeout=10)) for _ in range(20)]
+        assert {json.dumps(reply["choices"]) for reply in replies} == {json.dumps(replies[0]["choices"])}
+        with pytest.raises(HTTPError, match="404"):
+            get(line, "/stub/requests")
+        process.send_signal(stop)
+        assert process.communicate(timeout=20) == ("", "")
+        assert process.returncode == 0
+    for pid in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--journal"], "--journal (true)"),
+        (["--control", "loopback"], "--control (loopback)"),
+        (["--cassette", "c.jsonl", "--record-mode", "once", "--upstream", "http://x"], "--record-mode (once)"),
+    ],
+)
+def test_what_is_for_one_process_is_refused_with_several(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: list[str], named: str
+) -> None:
+    assert f"{named} doesn't go with --workers 3" in refused(capsys, monkeypatch, "--workers", "3", *flags)

@@ -11,9 +11,9 @@ SOURCE_KEYS = ("rules", "default", "bigram", "callable")
 """What a model says: a model that has one of them of its own has none of the file's."""
 
 SERVER_KEYS = (
-    *("host", "port", "api_key", "enable_scale_out", "faults", "journal", "journal_size", "control", "models"),
+    *("host", "port", "api_key", "enable_scale_out", "workers", "faults", "journal", "journal_size", "control"),
     *("cassette", "cassette_on_miss", "cassette_repeat", "cassette_pace", "cassette_ignore", "cassette_redact"),
-    *("cassette_convert", "record_mode", "upstream"),
+    *("cassette_convert", "record_mode", "upstream", "models"),
 )
 """What there is only one of, however many models are served."""
 
