@@ -24,7 +24,7 @@ demo: .venv/.installed-demo ## Read labels from a server in raw and in processed
 test: .venv/.installed-test-clients ## Run the tests, those with real clients too
 	$(PYTHON) -m pytest
 
-check: .venv/.installed-dev ## Check format, lint and types
+check: .venv/.installed-dev-test ## Check format, lint and types
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m mypy
