@@ -24,6 +24,7 @@ from servers import ms_since, pin_server
 from starlette.types import ASGIApp, Message
 
 from stubserver.app import create_app
+from stubserver.testing import StubServer
 
 Ask = Callable[[bytes], Awaitable[bytes]]
 Values = dict[str, list[float]]
@@ -33,7 +34,7 @@ SETTINGS = {"served_model_name": [workload.MODEL], "logprobs_mode": "processed_l
 
 
 async def label_read(rounds: int, calls: int) -> Values:
-    """µs of a label read, of ours and of the bare app, called directly and through httpx; ms of a new app."""
+    """µs of a label read, of ours and of the bare app, called directly and through httpx; ms of a new app and server."""
     ours = create_app(workload.BIGRAM, **SETTINGS)
     bodies = [workload.label_read(prompt) for prompt in workload.texts()]
     bare = bare_app.create_app(await ask_directly(ours)(bodies[0]))
@@ -44,7 +45,8 @@ async def label_read(rounds: int, calls: int) -> Values:
         "httpx, bare": ask_by_httpx(bare),
     }
     measured = await timed(asks, bodies, rounds, calls)
-    return measured | {"new app": [new_app_ms() for _ in range(rounds)]} | new_server_in_thread(rounds)
+    news = {"new app": new_app_ms, "new server": new_server_ms}
+    return measured | {name: [measure() for _ in range(rounds + 1)][1:] for name, measure in news.items()}
 
 
 async def rules(rounds: int, calls: int) -> Values:
@@ -64,9 +66,11 @@ def new_app_ms() -> float:
     return ms_since(started)
 
 
-def new_server_in_thread(rounds: int) -> Values:
-    """The place for ms of a new server in a thread, as a test's fixture starts it: stubserver has none yet."""
-    return {}
+def new_server_ms() -> float:
+    """In a thread, as a test's fixture starts it, until requests are answered."""
+    started = time.perf_counter()
+    with StubServer(workload.BIGRAM, **SETTINGS):
+        return ms_since(started)
 
 
 async def timed(asks: dict[str, Ask], bodies: list[bytes], rounds: int, calls: int) -> Values:
