@@ -34,7 +34,7 @@ SETTINGS = {"served_model_name": [workload.MODEL], "logprobs_mode": "processed_l
 
 
 async def label_read(rounds: int, calls: int) -> Values:
-    """µs of a label read, of ours and of the bare app, called directly and through httpx; ms of a new app and server."""
+    """µs of a label read, ours and the bare app's, called directly and through httpx; ms of a new app and server."""
     ours = create_app(workload.BIGRAM, **SETTINGS)
     bodies = [workload.label_read(prompt) for prompt in workload.texts()]
     bare = bare_app.create_app(await ask_directly(ours)(bodies[0]))

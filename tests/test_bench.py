@@ -98,4 +98,4 @@ def test_list_names_the_cases() -> None:
     command = [sys.executable, str(BENCH / "run.py"), "--list"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     names = [line.split()[0] for line in listed.splitlines()]
-    assert names == ["label_read", "vocabulary", "streaming", "startup", "in_process", "memory", "rules"]
+    assert names == ["label_read", "vocabulary", "streaming", "playback", "startup", "in_process", "memory", "rules"]
