@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stubserver.asgi import CONTROL_PREFIX
 from stubserver.engine.label_values import LabelValue, asks_for_labels, label_values, labels_asked
 from stubserver.engine.model import Model
 from stubserver.headers import without_secrets
@@ -29,9 +30,6 @@ from stubserver.tokenizer.protocol import Tokenizer
 
 SCOPE_KEY: Final = "stubserver.journal"
 """Where the scope of a request has its entry."""
-
-CONTROL_PREFIX: Final = "/stub/"
-"""Paths that the journal leaves out: they are about it, not about the model."""
 
 MAX_BODY_BYTES: Final = 256 * 2**10
 """How much of a body is kept."""
