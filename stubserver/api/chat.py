@@ -48,9 +48,11 @@ _BATCH_ADAPTER = TypeAdapter(ChatCompletionBatchRequest)
 
 async def create_chat_completion(request: Request) -> Response:
     """Answer a chat request."""
+    state = server_state(request)
     body, parsed = await parse_body(request, _ADAPTER)
-    chat = _prepare(server_state(request), request, body, parsed, [parsed.messages])
+    chat = _prepare(state, request, body, parsed, [parsed.messages])
     if parsed.stream:
+        state.follow(chat.generations[0], chat.id)
         return event_stream(_events(chat))
     return json_reply(_full_reply(chat))
 

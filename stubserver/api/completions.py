@@ -41,6 +41,8 @@ async def create_completion(request: Request) -> Response:
     body = await read_json(request)
     completion = _prepare(state, request, body)
     if completion.request.stream:
+        for number, generation in enumerate(completion.generations):
+            state.follow(generation, f"{completion.head['id']}-{number}")
         return event_stream(_events(completion))
     return json_reply(_full_reply(completion))
 

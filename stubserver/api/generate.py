@@ -45,18 +45,26 @@ async def generate(request: Request) -> Response:
     state = scale_out_state(request)
     body, parsed = await parse_body(request, _ADAPTER)
     job = _prepare(state, request, body, parsed)
-    return event_stream(_events(job)) if parsed.stream else json_reply(_full_reply(job))
+    if parsed.stream:
+        state.follow(job.generation, job.id)
+        return event_stream(_events(job))
+    return json_reply(_full_reply(job))
 
 
 async def abort_requests(request: Request) -> Response:
-    """Take note of ids to abort; one that isn't running is no error. A reply under way here is never cut short."""
-    scale_out_state(request)
+    """End streams, by the id that a prompt has in vLLM's engine; one that isn't running is no error.
+
+    That is the reply's own id, of completions with the prompt's number: "cmpl-x-0".
+    """
+    state = scale_out_state(request)
     try:
         body = json.loads(await request.body())
     except (ValueError, RecursionError) as error:
         raise SchemaError(f"JSON decode error: {error}") from None
     if not isinstance(body, dict) or body.get("request_ids") is None:
         raise SchemaError("Missing 'request_ids' in request body")
+    request_ids = body["request_ids"]
+    state.abort([request_ids] if isinstance(request_ids, str) else request_ids if isinstance(request_ids, list) else [])
     return Response()
 
 

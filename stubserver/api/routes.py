@@ -105,7 +105,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "POST",
         "/inference/v1/abort_requests",
         generate.abort_requests,
-        "Takes ids of requests to abort, which changes nothing here; 403 without `--enable-scale-out`",
+        "Ends streams that are under way, by their ids; 403 without `--enable-scale-out`",
         AbortRequest,
     ),
     Endpoint(

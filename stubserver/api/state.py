@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from starlette.requests import Request
 
 from stubserver.config import Settings
+from stubserver.engine.generate import Generation
 from stubserver.engine.model import Model
 from stubserver.errors import NotFoundError, PermissionDeniedError
 from stubserver.faults.board import FaultBoard
@@ -39,6 +41,7 @@ class ServerState:
         self.player = player
         self.faults = FaultBoard(faults)
         self.in_flight = 0
+        self._streaming: WeakKeyDictionary[Generation, str] = WeakKeyDictionary()
         self.journal = Journal(settings.journal_size) if settings.journal else None
         self._load_models = load_models
         self._at_start = [(model, model.script) for model in models]
@@ -61,6 +64,16 @@ class ServerState:
             self.journal.clear()
         if self.player is not None:
             self.player.rewind()
+
+    def follow(self, generation: Generation, request_id: str) -> None:
+        """Know a stream's generation by the id that its prompt has in vLLM's engine, for as long as it lives."""
+        self._streaming[generation] = request_id
+
+    def abort(self, request_ids: Collection[str]) -> None:
+        """End the streams of these ids; a full reply is made in one go, so that it can't be met on its way."""
+        for generation, request_id in list(self._streaming.items()):
+            if request_id in request_ids:
+                generation.aborted = True
 
     def _serve(self, models: Sequence[Model]) -> None:
         self.models = models

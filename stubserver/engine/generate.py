@@ -53,13 +53,13 @@ Recorder = Callable[[int, int, Logits, Logits], None]
 """Takes (choice, token id, raw, processed) of a step."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Generation:
     """One prompt of a request.
 
     answer: the script, bound to this request. constraint: (kind, value) of structured outputs.
     forced: token ids per choice that decoding has to follow. `check` comes before the rest.
-    record: is told of every step, where somebody keeps a journal.
+    record: is told of every step, where somebody keeps a journal. aborted: ends all choices at their next step.
     """
 
     model: Model
@@ -70,6 +70,7 @@ class Generation:
     forced: Sequence[Sequence[int]] = ()
     grammar: str | None = field(default=None, init=False)
     record: Recorder | None = field(default=None, init=False)
+    aborted: bool = field(default=False, init=False)
 
     def check(self) -> None:
         """Refuse what this model can't do. Raises ValidationError. In a stream, the 200 has gone out by then."""
@@ -134,7 +135,7 @@ class _Choice:
         """A step a token; the last one has the finish reason."""
         model, request = self._generation.model, self._generation.request
         stats = model.stats.begin(len(request.prompt_token_ids))
-        while True:
+        while not self._generation.aborted:
             step = self._next()
             stats.advance()
             if step.finish_reason is not None:
@@ -142,6 +143,8 @@ class _Choice:
             yield step
             if step.finish_reason is not None:
                 return
+        # Finished, but not counted as that: vLLM's metrics don't either.
+        yield Step([], self._text.take(finished=True), [] if self._generation.params.wants_logprobs else None, "abort")
 
     def _next(self) -> Step:
         generation, output = self._generation, self._output

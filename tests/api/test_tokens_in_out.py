@@ -6,11 +6,13 @@ otherwise.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from hypothesis import given
@@ -743,3 +745,49 @@ def test_aborting_what_is_not_running_is_no_error(request_ids: Any) -> None:
 def test_bodies_that_abort_nothing(content: bytes, message: str) -> None:
     expected = {"message": message, "type": "Bad Request", "param": None, "code": 400}
     assert client().post(ABORT, content=content).json() == {"error": expected}
+
+
+SLOW = {"X-Stub-Faults": '[{"kind": "latency", "between": 0.02}]'}
+ABORTED = {
+    PATH: (
+        body({"stream": True}, max_tokens=400, ignore_eos=True, logprobs=1),
+        "generate-tokens-r1",
+        {"finish_reason": "abort", "token_ids": [], "logprobs": {"content": []}},
+    ),
+    "/v1/completions": (
+        {"prompt": PROMPT, "stream": True, "max_tokens": 400, "temperature": 0, "logprobs": 1, "ignore_eos": True},
+        "cmpl-r1-0",
+        {
+            "text": "",
+            "finish_reason": "abort",
+            "logprobs": {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []},
+        },
+    ),
+    "/v1/chat/completions": (
+        {"messages": [{"role": "user", "content": "A"}], "stream": True, "max_tokens": 400, "temperature": 0}
+        | {"logprobs": True, "ignore_eos": True},
+        "chatcmpl-r1",
+        {"delta": {"content": ""}, "finish_reason": "abort", "logprobs": {"content": []}},
+    ),
+}
+"""Path → (request, id to abort, the last event's choice). Asked of the real server by hand: it takes these ids only."""
+
+
+@pytest.mark.parametrize("path", ABORTED)
+async def test_an_aborted_stream_ends_with_the_reason(path: str) -> None:
+    request, request_id, last_choice = ABORTED[path]
+    transport = httpx.ASGITransport(create_app(SCRIPT, enable_scale_out=True, max_model_len=512))
+    async with httpx.AsyncClient(transport=transport, base_url="http://stub") as server:
+        stream = asyncio.create_task(server.post(path, json={**request, "request_id": "r1"}, headers=SLOW))
+        while (await server.get("/load")).json()["server_load"] == 0:
+            await asyncio.sleep(0)
+        await server.post(ABORT, json={"request_ids": ["r1", "nobody"]})  # not the id that the engine knows
+        await asyncio.sleep(0.03)
+        assert not stream.done()
+        await server.post(ABORT, json={"request_ids": [request_id]})
+        *_, last, done, _ = (await stream).text.split("\n\n")
+        assert done == "data: [DONE]"
+        assert json.loads(last.removeprefix("data: "))["choices"][0].items() >= last_choice.items()
+        metrics = (await server.get("/metrics")).text
+    # vLLM doesn't count it as finished either.
+    assert 'vllm:request_success_total{engine="0",finished_reason="abort",model_name="bigram"} 0.0' in metrics
