@@ -43,7 +43,7 @@ _NO_EFFECT = {
     "session_id": "ties the requests of a session together",
     "spaces_between_special_tokens": "matters to slow tokenizers",
     "stream_interval": "puts several tokens into an event; here each token has its own",
-    "thinking_token_budget": "limits reasoning; vLLM answers 400 unless it serves a reasoning model",
+    "thinking_token_budget": "limits reasoning; 400 without `--reasoning-parser`, as from vLLM",
     "vllm_xargs": "parameters for extensions",
     "watermarking": "marks the output",
 }
@@ -62,12 +62,11 @@ FIELDS = (
     Fields(
         "/v1/chat/completions",
         ChatCompletionRequest,
+        _NO_EFFECT,
         {
-            **_NO_EFFECT,
-            "media_io_kwargs": "how images and sounds are read; vLLM refuses it unless it is trusted",
-            "mm_processor_kwargs": "how images and sounds are processed; vLLM refuses it unless it is trusted",
+            "media_io_kwargs": "only a server with `--trust-request-mm-kwargs` lets its clients say how images are read",
+            "mm_processor_kwargs": "likewise, how they are processed",
         },
-        {},
         "Refused are content parts that are no text, structural tags, and what vLLM refuses by its set-up: `tools` "
         "with `tool_choice` auto, required or named unless the server runs with `--enable-auto-tool-choice` and "
         "`--tool-call-parser`, and `chat_template` without `--trust-request-chat-template`.",

@@ -30,6 +30,8 @@ VALUES = {
     "kv_transfer_params": {},
     "ec_transfer_params": {},
     "vllm_xargs": {},
+    "media_io_kwargs": {"image": {"size": 1}},
+    "mm_processor_kwargs": {"size": 1},
 }
 """Values of fields that don't take a 1."""
 
@@ -47,7 +49,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 def ask(route: str, **fields: Any) -> Any:
     body = {**BODIES[route], "max_tokens": 4, "temperature": 0, **fields}
-    return TestClient(create_app()).post(route, json=body)
+    return TestClient(create_app(reasoning_parser="any")).post(route, json=body)
 
 
 @pytest.mark.parametrize("name", GENERATE["PAGES"])

@@ -96,7 +96,7 @@ def _prepare(
     conversations: Sequence[Sequence[Message]],
 ) -> _Chat:
     model = state.find_model(parsed.model)
-    check_tools(model, parsed)
+    check_setup(model, parsed)
     prompts = [render_prompt(model, parsed, messages) for messages in conversations]
     constraint = requested_constraint(parsed.structured_outputs, parsed.response_format)
     forced = forced_token_ids(request.headers, model)
@@ -112,8 +112,14 @@ def _prepare(
     return _Chat(own_id, int(time.time()), model, parsed, prompts, generations, role, echoed, display)
 
 
-def check_tools(model: Model, parsed: ChatFields) -> None:
-    """Refuse what vLLM refuses without a parser for the model's tool calls."""
+def check_setup(model: Model, parsed: ChatFields) -> None:
+    """Refuse what vLLM refuses unless it is set up for it. Raises ValidationError."""
+    _check_tools(model, parsed)
+    _check_media(parsed)
+
+
+def _check_tools(model: Model, parsed: ChatFields) -> None:
+    """Without a parser for the model's tool calls."""
     settings, choice = model.settings, parsed.tool_choice
     if choice == "auto" and not (settings.enable_auto_tool_choice and settings.tool_call_parser):
         message = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
@@ -122,6 +128,17 @@ def check_tools(model: Model, parsed: ChatFields) -> None:
     if required and not settings.tool_call_parser:
         shown = f'function "{choice.function.name}"' if isinstance(choice, NamedToolChoice) else '"required"'
         raise ValidationError(f"tool_choice={shown} requires --tool-call-parser to be set")
+
+
+def _check_media(parsed: ChatFields) -> None:
+    """Unless it trusts its clients with them."""
+    for name, stage in (("mm_processor_kwargs", "preprocessing"), ("media_io_kwargs", "media loading")):
+        if getattr(parsed, name):
+            message = (
+                f"Per-request {name} are disabled by default because they can change multimodal {stage} resource "
+                "usage. Start the server with --trust-request-mm-kwargs only when clients are trusted."
+            )
+            raise ValidationError(message, parameter=name)
 
 
 def render_prompt(model: Model, parsed: ChatFields, messages: Sequence[Message]) -> Prompt:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 
 from stubserver.api.body import validate
-from stubserver.api.chat import chat_params, check_tools, render_prompt
+from stubserver.api.chat import chat_params, check_setup, render_prompt
 from stubserver.api.completions import completion_params, prompts_of
 from stubserver.api.generations import script_request
 from stubserver.api.prompts import Prompt
@@ -74,7 +74,7 @@ def _completion(state: ServerState, body: Any) -> _Asked:
 def _chat(state: ServerState, body: Any) -> _Asked:
     parsed = validate(body, _CHAT_ADAPTER)
     model = state.find_model(parsed.model)
-    check_tools(model, parsed)
+    check_setup(model, parsed)
     prompt = render_prompt(model, parsed, parsed.messages)
     params = chat_params(model, parsed, len(prompt.token_ids))
     return _Asked(model, requested_constraint(parsed.structured_outputs, parsed.response_format), [(prompt, params)])

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stubserver.api.body import parse_body
-from stubserver.api.chat import chat_params, check_tools, render_prompt
+from stubserver.api.chat import chat_params, check_setup, render_prompt
 from stubserver.api.completions import completion_params, prompts_of
 from stubserver.api.generations import request_id
 from stubserver.api.prompts import Prompt
@@ -51,7 +51,7 @@ async def render_chat_completion(request: Request) -> Response:
     state = scale_out_state(request)
     body, parsed = await parse_body(request, _CHAT_ADAPTER)
     model = state.find_model(parsed.model)
-    check_tools(model, parsed)
+    check_setup(model, parsed)
     prompt = render_prompt(model, parsed, parsed.messages)
     own_id = f"chatcmpl-{request_id(request, parsed.request_id)}"
     reply = _rendered(body, model, own_id, prompt, chat_params(model, parsed, len(prompt.token_ids)))

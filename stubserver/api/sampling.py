@@ -44,6 +44,7 @@ class SamplingFields(Protocol):
     allowed_token_ids: list[int] | None
     logit_bias: dict[str, float] | None
     bad_words: list[str]
+    thinking_token_budget: int | None
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -85,6 +86,7 @@ def sampling_params(
         logit_bias=parse_logit_bias(request.logit_bias),
         bad_words=list(dict.fromkeys(request.bad_words)),
         bad_words_token_ids=bad_words_token_ids(model.tokenizer, request.bad_words),
+        thinking_token_budget=request.thinking_token_budget,
     )
     check_values(params)
     return params

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
+from stubserver.config import Settings
 from stubserver.engine.grammar import Grammar, compile_constraint
 from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
@@ -76,6 +77,7 @@ class Generation:
         """Refuse what this model can't do. Raises ValidationError. In a stream, the 200 has gone out by then."""
         settings = self.model.settings
         check_model(self.params, self.model.vocab_size, settings.max_logprobs)
+        check_thinking(self.params, settings)
         check_trace(self.params, self.model, constrained=self.constraint is not None)
         self.grammar = compile_constraint(*self.constraint) if self.constraint else None
         if settings.return_sampling_mask:
@@ -229,6 +231,15 @@ def check_finite(values: Iterable[float]) -> None:
     """Refuse NaN, which JSON can't carry; vLLM fails such a request too. Raises ValidationError."""
     if any(value != value for value in values):
         raise ValidationError("Out of range float values are not JSON compliant: nan")
+
+
+def check_thinking(params: SamplingParams, settings: Settings) -> None:
+    """Refuse a budget for thoughts where the server doesn't know thoughts. Raises ValidationError."""
+    if params.thinking_token_budget is not None and not settings.reasoning_parser:
+        raise ValidationError(
+            "thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-parser and/or "
+            "--reasoning-config to use thinking_token_budget."
+        )
 
 
 def check_prompt(model: Model, prompt_token_ids: Sequence[int]) -> None:

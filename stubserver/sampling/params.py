@@ -32,7 +32,8 @@ class SamplingParams:
 
     `logprobs` None returns none; -1 means the whole vocabulary. `bad_words_token_ids` are the token sequences that the
     `bad_words` stand for. `trace_decode_token_ids` are tokens that decoding has to follow. `stop_token_ids` end the
-    generation; `min_tokens` keeps them and EOS masked until reached.
+    generation; `min_tokens` keeps them and EOS masked until reached. `thinking_token_budget` limits nothing: whether
+    it is refused is all that counts.
     """
 
     n: int = 1
@@ -59,6 +60,7 @@ class SamplingParams:
     bad_words: Sequence[str] = ()
     bad_words_token_ids: Sequence[Sequence[int]] = ()
     trace_decode_token_ids: Sequence[int] | None = None
+    thinking_token_budget: int | None = None
 
     @property
     def greedy(self) -> bool:

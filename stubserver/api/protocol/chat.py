@@ -10,6 +10,7 @@ from stubserver.api.protocol.common import (
     INT64_MAX,
     INT64_MIN,
     AnyResponseFormat,
+    FieldsWithoutEffect,
     PromptLogprob,
     ReplyModel,
     RequestModel,
@@ -17,6 +18,7 @@ from stubserver.api.protocol.common import (
     StreamOptions,
     StructuredOutputsParams,
     Usage,
+    check_cache_salt,
     check_response_format,
     check_stream_options,
     check_structured_outputs,
@@ -89,8 +91,8 @@ class NamedToolChoice(RequestModel):
 ToolChoice: TypeAlias = Literal["none", "auto", "required"] | NamedToolChoice | None
 
 
-class ChatFields(RequestModel):
-    """The fields that stubserver heeds, but for the messages; vLLM's others are accepted and ignored."""
+class ChatFields(FieldsWithoutEffect):
+    """The fields of vLLM's request, but for the messages."""
 
     model: str | None = None
     frequency_penalty: float | None = None
@@ -113,7 +115,6 @@ class ChatFields(RequestModel):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     include_reasoning: bool = True
     parallel_tool_calls: bool | None = True
-    user: str | None = None
 
     use_beam_search: bool = False
     top_k: int | None = None
@@ -137,6 +138,8 @@ class ChatFields(RequestModel):
     continue_final_message: bool = False
     add_special_tokens: bool = False
     documents: list[dict[str, str]] | None = None
+    media_io_kwargs: dict[str, dict[str, Any]] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     structured_outputs: StructuredOutputsParams | None = None
@@ -165,6 +168,7 @@ class ChatCompletionRequest(ChatFields):
         _check_logprobs(data)
         check_stream_options(data)
         check_response_format(data)
+        check_cache_salt(data)
         return data
 
 

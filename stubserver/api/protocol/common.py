@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from stubserver.errors import ValidationError
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_STOP_STRINGS = 4
+MAX_SALT_CHARS = 128
 
 StopParam: TypeAlias = str | Annotated[list[str], Field(max_length=MAX_STOP_STRINGS)] | None
 
@@ -25,6 +26,74 @@ class ReplyModel(BaseModel):
     """A reply body; it documents (openapi.json) and tests the replies, which are built as plain dicts."""
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
+
+
+@dataclass
+class RepetitionDetection:
+    """`repetition_detection`: which repeated patterns end an output. Here none does."""
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ValidationError for sizes and counts that vLLM refuses."""
+        if not 0 <= self.min_pattern_size <= self.max_pattern_size:
+            raise ValidationError(
+                "max_pattern_size, min_pattern_size must be >=0, with min_pattern_size <= max_pattern_size. "
+                "Set both to 0 to disable repetitive pattern detection."
+            )
+        if self.max_pattern_size and self.min_count < 2:
+            raise ValidationError(
+                "min_count must be >= 2 to detect repetitive patterns in engine output. If you do not wish to detect "
+                "repetitive patterns, set max_pattern_size to 0."
+            )
+
+
+def _read_budget(value: Any) -> int | None:
+    if value is None or (type(value) is int and value >= -1):
+        return None if value == -1 else value
+    message = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited."
+    raise ValidationError(message, parameter="thinking_token_budget", value=value)
+
+
+class FieldsWithoutEffect(RequestModel):
+    """What vLLM knows and stubserver does nothing with; of the right type, or refused as vLLM does."""
+
+    cache_salt: str | None = None
+    ec_transfer_params: dict[str, Any] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    mm_payload: Literal["tensors", "none"] = "tensors"
+    priority: int = Field(0, ge=INT64_MIN, le=INT64_MAX)
+    repetition_detection: RepetitionDetection | None = None
+    return_mm_kwargs: bool | None = None
+    return_token_offsets: bool | None = False
+    routed_experts_prompt_start: int = Field(0, ge=0)
+    session_id: str | None = None
+    spaces_between_special_tokens: bool = True
+    stream_interval: Annotated[int, Field(ge=1)] | None = None
+    thinking_token_budget: Annotated[int | None, BeforeValidator(_read_budget, json_schema_input_type=int | None)] = (
+        None
+    )
+    user: str | None = None
+    vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
+    watermarking: bool | None = None
+
+
+def check_cache_salt(data: dict[str, Any]) -> None:
+    """Refuse a salt that isn't one. Raises ValidationError."""
+    salt = data.get("cache_salt")
+    if salt is None:
+        return
+    if not (isinstance(salt, str) and salt):
+        message = "Parameter 'cache_salt' must be a non-empty string if provided."
+        raise ValidationError(message, parameter="cache_salt")
+    if len(salt) > MAX_SALT_CHARS or set(salt) & set("@/\\\0"):
+        message = (
+            f"Parameter 'cache_salt' must be at most {MAX_SALT_CHARS} characters and must not contain "
+            "'@', '/', '\\\\', or NUL."
+        )
+        raise ValidationError(message, parameter="cache_salt")
 
 
 class StreamOptions(RequestModel):

@@ -11,13 +11,14 @@ from stubserver.api.protocol.common import (
     INT64_MAX,
     INT64_MIN,
     AnyResponseFormat,
+    FieldsWithoutEffect,
     PromptLogprob,
     ReplyModel,
-    RequestModel,
     StopParam,
     StreamOptions,
     StructuredOutputsParams,
     Usage,
+    check_cache_salt,
     check_response_format,
     check_stream_options,
     check_structured_outputs,
@@ -30,8 +31,8 @@ DEFAULT_MAX_TOKENS = 16
 TokenId = Annotated[int, Field(ge=0)]
 
 
-class CompletionRequest(RequestModel):
-    """The fields that stubserver heeds; vLLM's others are accepted and ignored."""
+class CompletionRequest(FieldsWithoutEffect):
+    """The fields of vLLM's request."""
 
     model: str | None = None
     prompt: list[TokenId] | list[list[TokenId]] | str | list[str] | None = None
@@ -49,7 +50,6 @@ class CompletionRequest(RequestModel):
     suffix: str | None = None
     temperature: float | None = None
     top_p: float | None = None
-    user: str | None = None
 
     use_beam_search: bool = False
     top_k: int | None = None
@@ -146,6 +146,7 @@ _CHECKS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _check_logprobs,
     check_structured_outputs,
     check_response_format,
+    check_cache_salt,
 )
 
 
