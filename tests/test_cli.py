@@ -7,17 +7,15 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from threading import Timer
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from processes import MODULE, started, url_in
 
 from stubserver import __version__, server
 from stubserver.cli import main
@@ -25,9 +23,7 @@ from stubserver.config import Settings, flag_name
 from stubserver.errors import SettingsError
 
 BIGRAM = Path(__file__).parents[1] / "fixtures" / "bigram512" / "script.yaml"
-MODULE = (sys.executable, "-m", "stubserver")
 CONSOLE_SCRIPT = (str(Path(sys.executable).with_name("stubserver")),)
-START_SECONDS = 60
 
 
 @pytest.fixture(autouse=True)
@@ -36,27 +32,14 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-@contextmanager
-def running(*arguments: str, command: tuple[str, ...] = MODULE) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """(process, its first line) of `serve` on a free port. A server that hangs is killed, so that the line is empty."""
-    all_arguments = [*command, "serve", *arguments, "--port", "0"]
-    with subprocess.Popen(all_arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        overdue = Timer(START_SECONDS, process.kill)
-        overdue.start()
-        line = process.stdout.readline()
-        overdue.cancel()
-        try:
-            assert line, process.communicate()
-            yield process, line
-        finally:
-            process.kill()
+def running(*arguments: str, command: tuple[str, ...] = MODULE) -> AbstractContextManager[tuple[Any, str]]:
+    """(process, its first line) of `serve` on a free port."""
+    return started("serve", *arguments, command=command)
 
 
 def get(line: str, path: str) -> Any:
     """The JSON at this path of the server that printed this line."""
-    url = line.split()[3].rstrip(":")
-    with urlopen(url + path, timeout=10) as reply:
+    with urlopen(url_in(line) + path, timeout=10) as reply:
         return json.load(reply)
 
 
@@ -239,7 +222,7 @@ def test_workers_share_a_port_and_say_the_same(
         own, *workers = map(int, Path("pids").read_text().split())
         assert own == process.pid
         assert len(set(workers)) == 2
-        url = line.split()[3].rstrip(":")
+        url = url_in(line)
         body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 2, "temperature": 0, "logprobs": 1}).encode()
         request = Request(f"{url}/v1/completions", body, {"content-type": "application/json"})
         replies = [json.load(urlopen(request, timeout=10)) for _ in range(20)]

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from threading import Timer
 
 import pytest
+from processes import started, url_in
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-START_SECONDS = 60
 
 
 @pytest.hookimpl(wrapper=True)
@@ -29,25 +25,14 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 @contextmanager
 def serving(log: Path, *flags: str) -> Iterator[str]:
     """The URL of a `stubserver serve` of bigram512 with these flags; a server that died shows its output."""
-    command = [sys.executable, "-m", "stubserver", "serve", str(FIXTURES / "bigram512" / "script.yaml"), "--port", "0"]
-    with (
-        log.open("w") as stderr,
-        subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
-    ):
-        assert process.stdout is not None
-        overdue = Timer(START_SECONDS, process.kill)
-        overdue.start()
-        ready = re.search(r"ready at (\S+):", process.stdout.readline())
-        overdue.cancel()
+    script = str(FIXTURES / "bigram512" / "script.yaml")
+    with log.open("w") as stderr, started("serve", script, *flags, stderr=stderr) as (process, line):
         try:
-            assert ready, "no ready line"
-            yield ready[1]
+            yield url_in(line)
             assert process.poll() is None, f"died with status {process.returncode}"
         except AssertionError as error:
             error.add_note(f"{' '.join(process.args)} said:\n{log.read_text()}")
             raise
-        finally:
-            process.terminate()
 
 
 @pytest.fixture(scope="session")

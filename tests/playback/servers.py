@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import socketserver
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Timer
 from typing import Any
+
+from processes import started, url_in
 
 from stubserver.config import resolve_settings
 from stubserver.playback.player import RecordingApp, open_player
@@ -21,26 +21,13 @@ from stubserver.testing.server import _ThreadServer
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 BIGRAM = FIXTURES / "bigram512"
-START_SECONDS = 60
 
 
 @contextmanager
-def stub(*arguments: str, preexec: Callable[[], None] | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """(process, URL) of `stubserver …` on a free port."""
-    command = [sys.executable, "-m", "stubserver", *arguments, "--port", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=preexec
-    ) as process:
-        assert process.stdout is not None
-        overdue = Timer(START_SECONDS, process.kill)
-        overdue.start()
-        ready = re.search(r"ready at (\S+):", process.stdout.readline())
-        overdue.cancel()
-        try:
-            assert ready, process.communicate()
-            yield process, ready[1]
-        finally:
-            process.kill()
+def stub(*arguments: str, **options: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """(process, URL) of `stubserver …` on a free port; options of `subprocess.Popen`."""
+    with started(*arguments, **options) as (process, line):
+        yield process, url_in(line)
 
 
 def stop(process: subprocess.Popen[str]) -> str:

@@ -179,7 +179,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
     with (
         upstream(answer) as url,
-        stub("record", "--upstream", url, "--cassette", str(path), preexec=small_files) as (
+        stub("record", "--upstream", url, "--cassette", str(path), preexec_fn=small_files) as (
             process,
             proxy,
         ),
