@@ -13,6 +13,8 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
+PYTEST_OPTIONS = ["-p", "stubserver.testing.plugin", "-p", "no:cacheprovider", "--tb=no"]
+
 Outcomes = dict[str, dict[str, str]]
 """Class → clause → passed, failed or not applicable."""
 
@@ -28,23 +30,15 @@ def run_contract(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outc
         file.write_text("\n".join([f"import {module}\n", *classes]))
         path = str(Path(str(sys.modules[module].__file__)).parent)
         done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-p",
-                "stubserver.testing.plugin",
-                "--tb=no",
-                "-p",
-                "no:cacheprovider",
-                file,
-            ],
+            [sys.executable, "-m", "pytest", *PYTEST_OPTIONS, file],
             cwd=file.parent,
             env={**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             capture_output=True,
             text=True,
         )
-        return read_report(done.stdout)
+        found = read_report(done.stdout)
+        assert len(found) == len(adapters), done.stdout + done.stderr
+        return found
 
     return run
 

@@ -21,6 +21,9 @@ MARKER = "stubserver"
 CONTRACT_PROPERTY = "stubserver_contract"
 """A user property of the contract suite's tests: the clause. Reports have it, those of pytest-xdist's workers too."""
 
+CONTRACT_DETAIL = "stubserver_contract_detail"
+"""Another: how a test passed, if not by values."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options: what the fixtures' stubs say and report, unless a test has its own."""

@@ -61,6 +61,7 @@ def vcr(body: Any, **headers: list[str]) -> dict[str, Any]:
         (gzip.compress(REPLY.encode()), {"Content-Encoding": ["gzip"]}),
         (REPLY, {"Content-Encoding": ["gzip"]}),  # decode_compressed_response leaves the header behind
     ],
+    ids=["text", "bytes", "gzip", "decoded"],
 )
 def test_vcrpy(body: Any, headers: dict[str, list[str]], tmp_path: Path) -> None:
     path = convert(tmp_path, "vcr.yaml", yaml.safe_dump(vcr(body, **headers)))

@@ -13,6 +13,7 @@ import pytest
 
 from stubserver.api.routes import ENDPOINTS
 from stubserver.testing import Stub, StubServer
+from stubserver.testing.contract import CLAUSES, LabelReadbackContract, LabelRequest
 from stubserver.testing.rules import RuleChain
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
@@ -23,6 +24,9 @@ COMMANDS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 FAILING = 1
 """The second example is the one with the missing label."""
 
+(CONTRACT,) = [number for number, example in enumerate(EXAMPLES) if "LabelReadbackContract" in example]
+"""The example that has a test a clause, of which one is not applicable."""
+
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_example(pytester: pytest.Pytester, number: int) -> None:
@@ -30,7 +34,10 @@ def test_example(pytester: pytest.Pytester, number: int) -> None:
     pytester.makepyfile(EXAMPLES[number])
     result = pytester.runpytest("-p", "no:cacheprovider")
     failed = int(number == FAILING)
-    result.assert_outcomes(passed=1 - failed, failed=failed)
+    if number == CONTRACT:
+        result.assert_outcomes(passed=len(CLAUSES) - 1, skipped=1)
+    else:
+        result.assert_outcomes(passed=1 - failed, failed=failed)
     if failed:
         shown = "\n".join(line.removeprefix("E").strip() for line in result.outlines)
         assert OUTPUT.strip() in shown
@@ -75,6 +82,17 @@ def test_every_public_name_is_on_the_page(name: str) -> None:
     if name.startswith("_") or name in ("start", "stop"):
         return
     assert re.search(rf"\b{name}\b", PAGE)
+
+
+@pytest.mark.parametrize("clause", CLAUSES)
+def test_every_clause_is_on_the_page(clause: str) -> None:
+    assert len(re.findall(rf"^\| `{clause}` \|", PAGE, re.MULTILINE)) == 2  # what it is, and what clients do
+
+
+@pytest.mark.parametrize("name", [name for kind in (LabelRequest, LabelReadbackContract) for name in vars(kind)])
+def test_every_name_of_the_contract_is_on_the_page(name: str) -> None:
+    if not name.startswith(("_", "test_")):
+        assert re.search(rf"`{name}[`(]", PAGE)
 
 
 @pytest.mark.parametrize("fixture", ["stubserver", "make_stubserver", "stubserver_in_process", "stubserver_env"])
