@@ -64,7 +64,7 @@ FIELDS = (
         ChatCompletionRequest,
         _NO_EFFECT,
         {
-            "media_io_kwargs": "only a server with `--trust-request-mm-kwargs` lets its clients say how images are read",
+            "media_io_kwargs": "a server needs `--trust-request-mm-kwargs` to let clients say how images are read",
             "mm_processor_kwargs": "likewise, how they are processed",
         },
         "Refused are content parts that are no text, structural tags, and what vLLM refuses by its set-up: `tools` "
