@@ -11,7 +11,6 @@ from stubserver.sampling.logits import Logits
 from stubserver.sampling.logprobs import gather_top
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.pipeline import StepState
-from stubserver.sampling.sampler import pick_best
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def _position(generation: Generation, token_ids: Sequence[int]) -> PositionLogpr
     raw = generation.logits(generation.request.prompt_token_ids, token_ids)
     processed = _processed(generation, raw, prompt)
     logits = raw if model.settings.logprobs_mode.startswith("raw") else processed
-    found = gather_top(logits, model.settings.logprobs_mode, pick_best(processed), generation.params.logprobs or 0)
+    found = gather_top(logits, model.settings.logprobs_mode, processed.best, generation.params.logprobs or 0)
     check_finite(found.logprobs)
     tokens = [model.tokenizer.token_text(token_id) for token_id in found.token_ids]
     return PositionLogprobs(found.token_ids, found.logprobs, tokens, found.ranks)

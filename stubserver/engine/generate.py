@@ -18,7 +18,7 @@ from stubserver.sampling.logits import Logits
 from stubserver.sampling.logprobs import LogprobsMode, TokenLogprobs, gather_token_ids, gather_top
 from stubserver.sampling.params import SamplingParams, check_model
 from stubserver.sampling.pipeline import StepState, process_logits
-from stubserver.sampling.sampler import draw, make_rng, pick_best
+from stubserver.sampling.sampler import draw, make_rng
 from stubserver.sampling.sampling_mask import check_sampling_mask, sampling_mask
 from stubserver.script.context import Answer, Context, ScriptRequest
 from stubserver.tokenizer.detokenizer import CONTEXT_TOKENS, decode_entries
@@ -183,7 +183,7 @@ class _Choice:
     def _choose(self, processed: Logits) -> int:
         if len(self._output) < len(self._forced):
             return self._forced[len(self._output)]
-        return pick_best(processed) if self._rng is None else draw(processed, self._rng)
+        return processed.best if self._rng is None else draw(processed, self._rng)
 
     def _report(self, raw: Logits, processed: Logits, token_id: int) -> PositionLogprobs:
         model, params = self._generation.model, self._generation.params

@@ -6,7 +6,8 @@ are not masked: masking to K tokens costs K from there on, not V.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from math import isfinite
 
 import numpy as np
@@ -28,16 +29,17 @@ class Logits:
     token_ids: int64 [M], ascending, or None for the whole vocabulary in order (M = V).
     vocab_size: V.
 
-    What is computed from the values (logprobs, the top tokens) is kept, so that a row which a script gives out again
+    What is computed from the values (logprobs, the best tokens) is kept, so that a row which a script gives out again
     and again pays for it once. `processed` is where the pipeline keeps what it made of such a row; None for others.
     """
 
-    __slots__ = ("_logprobs", "_top", "processed", "token_ids", "values", "vocab_size")
+    __slots__ = ("_best", "_logprobs", "_top", "processed", "token_ids", "values", "vocab_size")
 
     def __init__(self, values: Floats, token_ids: Ids | None, vocab_size: int) -> None:
         self.values = values
         self.token_ids = token_ids
         self.vocab_size = vocab_size
+        self._best: int | None = None
         self._logprobs: Floats | None = None
         self._top: Ids | None = None
         self.processed: dict[object, Logits] | None = None
@@ -93,6 +95,13 @@ class Logits:
             self._logprobs = compute_logprobs(self.values)
         return self._logprobs
 
+    @property
+    def best(self) -> int:
+        """The token id with the largest value, the lowest among equals; 0 if every token is masked, as in vLLM."""
+        if self._best is None:
+            self._best = _best_token(self.values, self.token_ids)
+        return self._best
+
     def top(self, count: int) -> Ids:
         """Positions of the `count` largest values, largest first, the lower id first among equals; no masked ones."""
         if self._top is None or len(self._top) < count:
@@ -130,17 +139,23 @@ class SparseLogits(Logits):
     `values` is made when it is first asked for: a request that allows K tokens reads those K, whatever V is.
     """
 
-    __slots__ = ("_listed", "_rest")
+    __slots__ = ("_grown", "_listed", "_rest")
 
-    def __init__(self, listed: Mapping[int, float], rest: float, vocab_size: int) -> None:
-        """`listed`: token id → its logit. `rest`: the logit of every other token."""
+    def __init__(
+        self,
+        listed: Mapping[int, float],
+        rest: float,
+        vocab_size: int,
+        grown: Callable[[SparseLogits], None] | None = None,
+    ) -> None:
+        """`listed`: token id → its logit. `rest`: the logit of every other token. `grown`: is told of `values`."""
         self._listed = listed
         self._rest = rest
+        self._grown = grown
         self.token_ids = None
         self.vocab_size = vocab_size
-        self._logprobs = None
-        self._top = None
         self.processed = None
+        self._forget()
 
     def __getattr__(self, name: str) -> Floats:
         """`values`, while it isn't there: an attribute that is there doesn't come here, and costs nothing."""
@@ -150,7 +165,18 @@ class SparseLogits(Logits):
         values[list(self._listed)] = list(self._listed.values())
         values.setflags(write=False)
         self.values = values  # when it is whole: another thread, a journal's reader, may ask at the same time
+        if self._grown is not None:
+            self._grown(self)
         return values
+
+    def shrink(self) -> None:
+        """Give up `values` and what was made of them, until they are asked for again."""
+        with suppress(AttributeError):
+            del self.values
+        self._forget()
+
+    def _forget(self) -> None:
+        self._best = self._logprobs = self._top = None
 
     def keep(self, token_ids: Ids) -> Logits:
         """Mask every token but these (int64, ascending, no duplicates)."""
@@ -168,6 +194,13 @@ def compute_logprobs(values: Floats) -> Floats:
     shifted = values - largest
     logprobs: Floats = shifted - np.log(np.add.reduce(np.exp(shifted)))
     return logprobs
+
+
+def _best_token(values: Floats, token_ids: Ids | None) -> int:
+    position = int(values.argmax()) if len(values) else 0
+    if not len(values) or values[position] == _NEG_INF:
+        return 0
+    return position if token_ids is None else int(token_ids[position])
 
 
 def _top_positions(values: Floats, count: int) -> Ids:

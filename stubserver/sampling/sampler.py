@@ -7,15 +7,6 @@ import numpy as np
 from stubserver.sampling.logits import Logits
 
 
-def pick_best(logits: Logits) -> int:
-    """The token with the largest logit, the lowest id among equals; token 0 if every token is masked, as in vLLM."""
-    values = logits.values
-    best = int(values.argmax()) if len(values) else 0
-    if not len(values) or values[best] == -np.inf:
-        return 0
-    return best if logits.token_ids is None else int(logits.token_ids[best])
-
-
 def draw(logits: Logits, rng: np.random.Generator) -> int:
     """A token drawn by its probability; token 0 if every token is masked."""
     cumulated = np.cumsum(np.exp(logits.logprobs, dtype=np.float64))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, fsum, inf, log
@@ -25,6 +26,9 @@ PROBABILITY_TOLERANCE = 1e-6
 CACHE_BYTES = 256 * 2**20
 """About how much memory the rows in use may take, their logprobs included."""
 
+SPARSE_ROWS = 16384
+"""How many rows are kept that nobody asked for the whole of; each takes about as much as its step in the script."""
+
 _BYTES_A_TOKEN = 8  # a logit and a logprob, float32 each
 
 
@@ -35,9 +39,9 @@ class SparseRow:
     logits: Mapping[int, float]
     rest: float
 
-    def read(self, vocab_size: int) -> Logits:
-        """As logits, [V], read-only."""
-        return SparseLogits(self.logits, self.rest, vocab_size)
+    def read(self, vocab_size: int, grown: Callable[[SparseLogits], None] | None = None) -> SparseLogits:
+        """As logits, [V], read-only. `grown`: is told when they are written out."""
+        return SparseLogits(self.logits, self.rest, vocab_size, grown)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,16 +90,32 @@ def _log(prob: float) -> float:
 
 
 class RowStore:
-    """Makes rows into Logits and keeps the ones used last, so that their logprobs are computed once."""
+    """Makes rows into Logits and keeps the ones used last, so that their logprobs are computed once.
+
+    Sparse rows are small until somebody asks for the whole of one, so many more of them are kept than of the others.
+    """
 
     def __init__(self, vocab_size: int, max_bytes: int = CACHE_BYTES) -> None:
         self.vocab_size = vocab_size
-        count = max(16, max_bytes // (_BYTES_A_TOKEN * vocab_size))
-        self.get = lru_cache(maxsize=count)(self._make)
-        """Row → its Logits [V], read-only; as a rule the same object again."""
+        self._most = max(16, max_bytes // (_BYTES_A_TOKEN * vocab_size))
+        self._sparse = lru_cache(maxsize=max(self._most, SPARSE_ROWS))(self._make_sparse)
+        self._dense = lru_cache(maxsize=self._most)(self._make_dense)
+        self._grown: deque[SparseLogits] = deque()
 
-    def _make(self, row: Row) -> Logits:
+    def get(self, row: Row) -> Logits:
+        """The row's Logits [V], read-only; as a rule the same object again."""
+        return self._sparse(row) if isinstance(row, SparseRow) else self._dense(row)
+
+    def _make_sparse(self, row: SparseRow) -> Logits:
+        return row.read(self.vocab_size, self._note_grown).shared()
+
+    def _make_dense(self, row: ArrayRow) -> Logits:
         return row.read(self.vocab_size).shared()
+
+    def _note_grown(self, logits: SparseLogits) -> None:
+        self._grown.append(logits)
+        if len(self._grown) > self._most:
+            self._grown.popleft().shrink()
 
 
 def read_only(values: Floats) -> Logits:

@@ -7,7 +7,7 @@ import pytest
 from reference import EOS, INF, SPACE_B, STARS, T6, A, B, ids, log_softmax, only
 
 from stubserver.sampling.logits import Logits
-from stubserver.sampling.sampler import draw, make_rng, pick_best
+from stubserver.sampling.sampler import draw, make_rng
 
 
 def draws(logits: Logits, count: int, seed: int = 0) -> list[int]:
@@ -16,13 +16,13 @@ def draws(logits: Logits, count: int, seed: int = 0) -> list[int]:
 
 
 def test_the_largest_is_the_best() -> None:
-    assert pick_best(Logits.of(T6)) == STARS
-    assert pick_best(only(T6, A, B, EOS)) == B
+    assert Logits.of(T6).best == STARS
+    assert only(T6, A, B, EOS).best == B
 
 
 def test_of_equals_the_lowest_id_is_the_best() -> None:
-    assert pick_best(Logits.of([1.0, 2.0, 2.0])) == 1
-    assert pick_best(only([2.0, 1.0, 2.0, 2.0], 1, 2, 3)) == 2
+    assert Logits.of([1.0, 2.0, 2.0]).best == 1
+    assert only([2.0, 1.0, 2.0, 2.0], 1, 2, 3).best == 2
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_of_equals_the_lowest_id_is_the_best() -> None:
     ids=["row of -inf", "masked after keep", "nothing kept"],
 )
 def test_where_everything_is_masked_token_0_comes_out(logits: Logits) -> None:
-    assert pick_best(logits) == 0
+    assert logits.best == 0
     assert draws(logits, 3) == [0, 0, 0]
 
 

@@ -7,6 +7,7 @@ import pytest
 from script_helpers import AND, BIGRAM512, BLUE, EOS, FIXTURES, GOOD, RED, T6, greedy, load, logits_at, request_for
 
 from stubserver.errors import UnscriptedError
+from stubserver.sampling.logits import Logits
 from stubserver.script.load import load_script
 from stubserver.script.rows import ArrayRow, RowStore, SparseRow
 
@@ -140,13 +141,32 @@ def test_rows_are_read_only_and_given_out_again():
 
 def test_the_store_forgets_what_was_not_used_for_long():
     store = RowStore(vocab_size=100, max_bytes=100 * 8 * 20)
-    rows = [SparseRow({index: 1.0}, 0.0) for index in range(21)]
+    rows = [ArrayRow(np.full(100, index, dtype=np.float32)) for index in range(21)]
     first = store.get(rows[0])
     for row in rows:
         store.get(row)
     again = store.get(rows[0])
     assert again is not first
     assert again.values.tolist() == first.values.tolist()
+
+
+def test_sparse_rows_give_up_what_was_written_out():
+    store = RowStore(vocab_size=100, max_bytes=100 * 8 * 20)
+    rows = [store.get(SparseRow({index: 1.0}, 0.0)) for index in range(21)]
+    written_out = [row.values for row in rows]
+    assert rows[20].values is written_out[20]
+    assert rows[0].values is not written_out[0]  # the oldest of more than 20
+    assert rows[0].values.tolist() == written_out[0].tolist()
+    assert rows[0].logprobs.tolist() == Logits.of(written_out[0]).logprobs.tolist()
+
+
+def test_a_sparse_row_is_kept_for_longer_than_a_dense_one():
+    store = RowStore(vocab_size=100, max_bytes=100 * 8 * 20)
+    rows = [SparseRow({index: 1.0}, 0.0) for index in range(1000)]
+    first = store.get(rows[0])
+    for row in rows:
+        store.get(row)
+    assert store.get(rows[0]) is first
 
 
 def test_array_rows_are_not_copied():

@@ -360,7 +360,8 @@ async def test_in_process_by_httpx() -> None:
 
 
 async def test_in_process_by_httpx2() -> None:
-    httpx2 = pytest.importorskip("httpx2")
+    import httpx2
+
     stub = Stub()
     stub.on(prompt="p").text(" A")
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(stub.app), base_url="http://stub") as client:
