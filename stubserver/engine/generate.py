@@ -130,8 +130,13 @@ class _Choice:
             generation.request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens
         )
         self._text = OutputText(params.stop, params.include_stop_str_in_output)
-        self._ending_token_ids = ending_token_ids(model, params)
         self._output: list[int] = []
+        # Both have the list itself, which grows.
+        prompt = generation.request.prompt_token_ids
+        self._context = Context(generation.request, prompt, self._output, model.settings.seed)
+        self._state = StepState(
+            prompt, self._output, ending_token_ids(model, params), self._grammar is not None, model.custom_processors
+        )
 
     def steps(self) -> Iterator[Step]:
         """A step a token; the last one has the finish reason."""
@@ -150,9 +155,9 @@ class _Choice:
 
     def _next(self) -> Step:
         generation, output = self._generation, self._output
-        logits = generation.logits(generation.request.prompt_token_ids, output)
+        logits = generation.answer.next_logits(self._context)
         raw = self._grammar.apply(logits) if self._grammar else logits
-        processed = self._process(raw)
+        processed = process(generation.model, raw, generation.params, self._state)
         token_id = self._choose(processed)
         if generation.record is not None:
             generation.record(self._index, token_id, raw, processed)
@@ -167,18 +172,6 @@ class _Choice:
             finish_reason, stop_reason = "stop", stop
         text = self._text.take(finished=finish_reason is not None)
         return Step([token_id], text, logprobs, finish_reason, stop_reason, mask)
-
-    def _process(self, raw: Logits) -> Logits:
-        generation = self._generation
-        model = generation.model
-        state = StepState(
-            generation.request.prompt_token_ids,
-            self._output,
-            self._ending_token_ids,
-            self._grammar is not None,
-            model.custom_processors,
-        )
-        return process(model, raw, generation.params, state)
 
     def _choose(self, processed: Logits) -> int:
         if len(self._output) < len(self._forced):
