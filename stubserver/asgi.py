@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+import json
+from typing import Any, Protocol, cast
 
 from starlette.types import Message, Receive, Scope
 
@@ -34,6 +35,15 @@ async def read_body(receive: Receive) -> bytes:
         parts.append(message.get("body", b""))
         more = message.get("more_body", False)
     return b"".join(parts)
+
+
+def json_object(raw: bytes) -> dict[str, Any]:
+    """A body's JSON object; empty if the body is none, about which the route has words of its own."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def replaying(body: bytes, receive: Receive) -> Receive:

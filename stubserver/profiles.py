@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stubserver.asgi import read_body, replaying
+from stubserver.asgi import json_object, read_body, replaying
 from stubserver.errors import SchemaError
 from stubserver.treatments import Profile, Treatment
 
@@ -41,7 +41,7 @@ class ProfileMiddleware:
             await self._app(scope, receive, send)
             return
         raw = await read_body(receive)
-        body = _json_object(raw)
+        body = json_object(raw)
         profile = self._served.profile_of(body.get("model"))
         refusal = _refusal(body, profile, scope["path"])
         if refusal is not None:
@@ -53,15 +53,6 @@ class ProfileMiddleware:
             others = [header for header in scope["headers"] if header[0] != b"content-length"]
             scope = {**scope, "headers": [*others, length]}
         await self._app(scope, replaying(raw, receive), send)
-
-
-def _json_object(raw: bytes) -> dict[str, Any]:
-    """The body; empty if it is no JSON object, about which the route has words of its own."""
-    try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError):
-        return {}
-    return body if isinstance(body, dict) else {}
 
 
 def _concerned(body: dict[str, Any], profile: Profile, path: str) -> Iterator[tuple[dict[str, Any], str, Treatment]]:

@@ -17,8 +17,8 @@ from starlette.responses import Response
 from stubserver.api.body import parse_body
 from stubserver.api.chat_message import Delta, MessageParser, delta_json, message_json
 from stubserver.api.forcing import forced_token_ids
-from stubserver.api.generations import make_generation, request_id
-from stubserver.api.logprobs import Display, chat_logprobs, prompt_logprobs
+from stubserver.api.generations import make_generation, request_id, steps_of
+from stubserver.api.logprobs import Display, chat_logprobs, make_display, prompt_logprobs
 from stubserver.api.prompts import Prompt, Truncation, check_lengths, render_prompts
 from stubserver.api.protocol.chat import (
     ChatCompletionBatchRequest,
@@ -33,8 +33,7 @@ from stubserver.api.replies import event_stream, json_reply
 from stubserver.api.sampling import beam_params, choose_max_tokens, sampling_params
 from stubserver.api.state import ServerState, server_state
 from stubserver.api.usage import CHAT_DETAILS, usage, usage_in_stream
-from stubserver.engine.beam_search import beam_search
-from stubserver.engine.generate import Generation, Step, in_turn
+from stubserver.engine.generate import Generation, in_turn
 from stubserver.engine.model import Model
 from stubserver.errors import RequestError, ValidationError
 from stubserver.sampling.params import SamplingParams
@@ -108,7 +107,7 @@ def _prepare(
     own_id = f"chatcmpl-{request_id(request, parsed.request_id)}"
     role = RESPONSE_ROLE if parsed.add_generation_prompt else conversations[0][-1].role
     echoed = [_echoed(parsed, messages, role) for messages in conversations]
-    display = _display(model, parsed)
+    display = make_display(model, parsed, parsed.top_logprobs)
     return _Chat(own_id, int(time.time()), model, parsed, prompts, generations, role, echoed, display)
 
 
@@ -232,21 +231,13 @@ def _echoed(parsed: ChatFields, messages: Sequence[Message], role: str) -> str:
     return "\n".join(part if isinstance(part, str) else part.text or "" for part in content)
 
 
-def _display(model: Model, parsed: ChatFields) -> Display:
-    as_token_ids = parsed.return_tokens_as_token_ids
-    if as_token_ids is None:
-        as_token_ids = model.settings.return_tokens_as_token_ids
-    everything = bool(parsed.logprob_token_ids) or parsed.top_logprobs == -1
-    return Display(model.tokenizer, None if everything else parsed.top_logprobs, as_token_ids)
-
-
 def _parts(chat: _Chat) -> Iterator[_Part]:
     """The parts of all choices as they are generated. Raises ValidationError before the first one."""
     for generation in chat.generations:
         generation.check()
     parsers: dict[int, MessageParser] = {}
     called: set[int] = set()
-    for number, (choice, step) in in_turn([_steps(chat, generation) for generation in chat.generations]):
+    for number, (choice, step) in in_turn([steps_of(generation, chat.request) for generation in chat.generations]):
         generation = chat.generations[number]
         index = number * generation.params.n + choice
         parser = parsers.get(index) or parsers.setdefault(index, _parser(generation))
@@ -256,12 +247,6 @@ def _parts(chat: _Chat) -> Iterator[_Part]:
         logprobs = chat_logprobs(step, chat.display) if chat.request.logprobs else None
         finish_reason = _finish_reason(chat, step.finish_reason, called=index in called)
         yield _Part(index, _visible(chat, delta), logprobs, step.token_ids, finish_reason, step.stop_reason)
-
-
-def _steps(chat: _Chat, generation: Generation) -> Iterator[tuple[int, Step]]:
-    if chat.request.use_beam_search:
-        return enumerate(beam_search(generation, chat.request.length_penalty))
-    return generation.steps()
 
 
 def _parser(generation: Generation) -> MessageParser:

@@ -16,8 +16,8 @@ from starlette.responses import Response
 
 from stubserver.api.body import read_json
 from stubserver.api.forcing import forced_token_ids
-from stubserver.api.generations import make_generation, request_id
-from stubserver.api.logprobs import Display, completion_logprobs, end_offset, prompt_logprobs
+from stubserver.api.generations import make_generation, request_id, steps_of
+from stubserver.api.logprobs import Display, completion_logprobs, end_offset, make_display, prompt_logprobs
 from stubserver.api.plans import Plans
 from stubserver.api.prompts import Prompt, PromptInput, Truncation, render_prompts
 from stubserver.api.protocol.common import requested_constraint
@@ -26,7 +26,6 @@ from stubserver.api.replies import event_stream, json_reply
 from stubserver.api.sampling import beam_params, choose_max_tokens, sampling_params
 from stubserver.api.state import ServerState, server_state
 from stubserver.api.usage import COMPLETION_DETAILS, usage, usage_in_stream
-from stubserver.engine.beam_search import beam_search
 from stubserver.engine.generate import Generation, PositionLogprobs, Step, in_turn
 from stubserver.engine.model import Model
 from stubserver.errors import RequestError, ValidationError
@@ -91,7 +90,7 @@ def _prepare(state: ServerState, request: Request, body: dict[str, Any]) -> _Com
         "created": int(time.time()),
         "model": model.name,
     }
-    return _Completion(head, model, parsed, prompts, generations, _display(model, parsed))
+    return _Completion(head, model, parsed, prompts, generations, make_display(model, parsed, parsed.logprobs))
 
 
 def prompts_of(model: Model, parsed: CompletionRequest, given: PromptInput | None) -> list[Prompt]:
@@ -130,20 +129,12 @@ def completion_params(model: Model, parsed: CompletionRequest, prompt_len: int) 
     )
 
 
-def _display(model: Model, parsed: CompletionRequest) -> Display:
-    as_token_ids = parsed.return_tokens_as_token_ids
-    if as_token_ids is None:
-        as_token_ids = model.settings.return_tokens_as_token_ids
-    everything = bool(parsed.logprob_token_ids) or parsed.logprobs == -1
-    return Display(model.tokenizer, None if everything else parsed.logprobs, as_token_ids)
-
-
 def _parts(completion: _Completion) -> Iterator[_Part]:
     """The parts of all choices as they are generated. Raises ValidationError before the first one."""
     for generation in completion.generations:
         generation.check()
     offsets: dict[int, int] = {}
-    sources = [_steps(completion, generation) for generation in completion.generations]
+    sources = [steps_of(generation, completion.request) for generation in completion.generations]
     for number, (choice, step) in in_turn(sources):
         generation = completion.generations[number]
         index = number * generation.params.n + choice
@@ -155,12 +146,6 @@ def _parts(completion: _Completion) -> Iterator[_Part]:
             logprobs = completion_logprobs(token_ids, positions, completion.display, offset)
             offsets[index] = end_offset(logprobs, offset)
         yield _Part(index, generation, text, logprobs, step.token_ids, step.finish_reason, step.stop_reason, first)
-
-
-def _steps(completion: _Completion, generation: Generation) -> Iterator[tuple[int, Step]]:
-    if completion.request.use_beam_search:
-        return enumerate(beam_search(generation, completion.request.length_penalty))
-    return generation.steps()
 
 
 def _shown(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from starlette.requests import Request
 
 from stubserver.api.prompts import Prompt
 from stubserver.api.replies import random_id
-from stubserver.engine.generate import Generation
+from stubserver.engine.beam_search import beam_search
+from stubserver.engine.generate import Generation, Step
 from stubserver.engine.model import Model
 from stubserver.errors import ValidationError
 from stubserver.faults.choice import Answered
@@ -39,6 +40,20 @@ def make_generation(
     if answered is not None:
         answered.append((seen, generation.answer))
     return generation
+
+
+class BeamFields(Protocol):
+    """What of a request says how its tokens are chosen."""
+
+    use_beam_search: bool
+    length_penalty: float
+
+
+def steps_of(generation: Generation, request: BeamFields) -> Iterator[tuple[int, Step]]:
+    """(choice, step) as they are generated; of a beam search, a step a choice."""
+    if request.use_beam_search:
+        return enumerate(beam_search(generation, request.length_penalty))
+    return generation.steps()
 
 
 def script_request(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from stubserver.engine.generate import PositionLogprobs, Step
+from stubserver.engine.model import Model
 from stubserver.sampling.logprobs import MASKED
 from stubserver.tokenizer.protocol import Tokenizer
 
@@ -19,6 +20,22 @@ class Display(NamedTuple):
     tokenizer: Tokenizer
     limit: int | None
     as_token_ids: bool
+
+
+class DisplayFields(Protocol):
+    """What of a request says how it wants to see them."""
+
+    logprob_token_ids: list[int] | None
+    return_tokens_as_token_ids: bool | None
+
+
+def make_display(model: Model, request: DisplayFields, count: int | None) -> Display:
+    """What the request says, else the server's setting. `count`: how many top tokens are asked for; -1 means all."""
+    as_token_ids = request.return_tokens_as_token_ids
+    if as_token_ids is None:
+        as_token_ids = model.settings.return_tokens_as_token_ids
+    everything = bool(request.logprob_token_ids) or count == -1
+    return Display(model.tokenizer, None if everything else count, as_token_ids)
 
 
 def completion_logprobs(

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stubserver.asgi import CONTROL_PREFIX, read_body, replaying
+from stubserver.asgi import CONTROL_PREFIX, json_object, read_body, replaying
 from stubserver.errors import ScriptError, ValidationError
 from stubserver.faults.board import FaultBoard
 from stubserver.faults.choice import Answered, Choice
@@ -105,7 +105,7 @@ class FaultMiddleware:
 
     def _request(self, scope: Scope, raw: bytes) -> ScriptRequest:
         """What is known of a request before it is handled: everything but its prompts."""
-        body = _json_object(raw)
+        body = json_object(raw)
         model = body.get("model") or self._served.default_model
         return ScriptRequest(scope["path"], model, "", (), body, Headers(scope=scope))
 
@@ -125,11 +125,3 @@ def _read_header(header: bytes) -> tuple[Fault, ...]:
     except (ValueError, RecursionError) as error:
         raise ScriptError(f"isn't JSON: {error}", HEADER) from None
     return load_faults(specs, HEADER)
-
-
-def _json_object(raw: bytes) -> dict[str, Any]:
-    try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError):
-        return {}
-    return body if isinstance(body, dict) else {}
