@@ -107,15 +107,14 @@ class GenerationRecord:
         count = len(self._steps)
         if count < self._label_steps:
             self._steps.append((choice, token_id, raw, processed))
-            if raw.processed is None or len(processed.values) > SMALL_ROW:
+            if raw.kept is None or len(processed.values) > SMALL_ROW:
                 self.has_own_rows = True
         elif count < MAX_STEPS:
             self._steps.append((choice, token_id, None, None))
 
     def row_bytes(self) -> int:
         """What the kept rows take. A shared raw row is the script's own, and takes nothing."""
-        rows = [row for _, _, *rows in self._steps for row in rows if row is not None and row.processed is None]
-        return sum(row.values.nbytes for row in rows)
+        return sum(_row_bytes(raw, processed) for _, _, raw, processed in self._steps if raw and processed)
 
     def drop_rows(self) -> None:
         """Give up the rows, and with them the labels' values."""
@@ -433,6 +432,11 @@ def _events(pieces: Sequence[tuple[float, bytes]]) -> Iterator[Event]:
         data = [line.removeprefix("data:").removeprefix(" ") for line in lines if line.startswith("data:")]
         if data:
             yield Event(seconds, _json_or_text("\n".join(data).encode()))
+
+
+def _row_bytes(raw: Logits, processed: Logits) -> int:
+    own = [] if raw.kept is not None else [raw]
+    return sum(row.values.nbytes for row in (*own, *([] if processed is raw else [processed])))
 
 
 def _json_or_text(data: bytes) -> Any:

@@ -35,6 +35,7 @@ from stubserver.api.state import ServerState, server_state
 from stubserver.api.usage import CHAT_DETAILS, usage, usage_in_stream
 from stubserver.engine.generate import Generation, in_turn
 from stubserver.engine.model import Model
+from stubserver.engine.terms import Terms
 from stubserver.errors import RequestError, ValidationError
 from stubserver.sampling.params import SamplingParams
 from stubserver.tokenizer.chat_template import render_chat
@@ -103,7 +104,7 @@ def _prepare(
     for number, prompt in enumerate(prompts):
         params = chat_params(model, parsed, len(prompt.token_ids))
         own_forced = forced[number * params.n : (number + 1) * params.n]
-        generations.append(make_generation(request, body, model, prompt, params, constraint, own_forced))
+        generations.append(make_generation(request, body, prompt, Terms(model, params, constraint), own_forced))
     own_id = f"chatcmpl-{request_id(request, parsed.request_id)}"
     role = RESPONSE_ROLE if parsed.add_generation_prompt else conversations[0][-1].role
     echoed = [_echoed(parsed, messages, role) for messages in conversations]

@@ -28,10 +28,11 @@ from stubserver.api.state import ServerState, server_state
 from stubserver.api.usage import COMPLETION_DETAILS, usage, usage_in_stream
 from stubserver.engine.generate import Generation, PositionLogprobs, Step, in_turn
 from stubserver.engine.model import Model
+from stubserver.engine.terms import Terms
 from stubserver.errors import RequestError, ValidationError
 from stubserver.sampling.params import SamplingParams
 
-_PLANS = Plans(TypeAdapter(CompletionRequest), "prompt")
+_ADAPTER = TypeAdapter(CompletionRequest)
 
 
 async def create_completion(request: Request) -> Response:
@@ -71,26 +72,39 @@ class _Part(NamedTuple):
 
 
 def _prepare(state: ServerState, request: Request, body: dict[str, Any]) -> _Completion:
-    plan, given = _PLANS.plan(body)
+    plan, given = state.once(_make_plans).plan(body)
     parsed = plan.fields
     if parsed.stream and parsed.use_beam_search:
         raise ValidationError("Streaming is not currently supported with beam search")
     model = state.find_model(parsed.model)
     prompts = prompts_of(model, parsed, given)
-    constraint = requested_constraint(parsed.structured_outputs, parsed.response_format)
     forced = forced_token_ids(request.headers, model)
     generations = []
     for number, prompt in enumerate(prompts):
-        params = plan.params(model, len(prompt.token_ids), completion_params)
-        own_forced = forced[number * params.n : (number + 1) * params.n]
-        generations.append(make_generation(request, body, model, prompt, params, constraint, own_forced))
+        terms = plan.once(_make_terms, model, len(prompt.token_ids))
+        choices = slice(number * terms.params.n, (number + 1) * terms.params.n)
+        generations.append(make_generation(request, body, prompt, terms, forced[choices]))
     head = {
         "id": f"cmpl-{request_id(request, parsed.request_id)}",
         "object": "text_completion",
         "created": int(time.time()),
         "model": model.name,
     }
-    return _Completion(head, model, parsed, prompts, generations, make_display(model, parsed, parsed.logprobs))
+    return _Completion(head, model, parsed, prompts, generations, plan.once(_make_display, model))
+
+
+def _make_plans(state: ServerState) -> Plans[CompletionRequest]:
+    return Plans(_ADAPTER, "prompt")
+
+
+def _make_terms(parsed: CompletionRequest, model: Model, prompt_len: int) -> Terms:
+    """The length counts where a prompt leaves less room than the request asks for."""
+    constraint = requested_constraint(parsed.structured_outputs, parsed.response_format)
+    return Terms(model, completion_params(model, parsed, prompt_len), constraint)
+
+
+def _make_display(parsed: CompletionRequest, model: Model) -> Display:
+    return make_display(model, parsed, parsed.logprobs)
 
 
 def prompts_of(model: Model, parsed: CompletionRequest, given: PromptInput | None) -> list[Prompt]:

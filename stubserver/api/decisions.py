@@ -34,6 +34,7 @@ from stubserver.api.replies import json_reply
 from stubserver.api.state import server_state
 from stubserver.engine.label_reads import LabelRead, compute_label_probs, compute_vocab_probs, read_labels
 from stubserver.engine.model import Model
+from stubserver.engine.terms import Terms
 from stubserver.errors import UnsupportedError, ValidationError
 from stubserver.sampling.params import SamplingParams
 from stubserver.tokenizer.chat_template import render_chat
@@ -62,7 +63,7 @@ async def create_decision(request: Request) -> Response:
     label_ids = [[labels.token_ids[label] for label in question.labels] for question in questions]
     reads = read_labels(
         [
-            make_generation(request, body, model, prompt, _params(token_ids))
+            make_generation(request, body, prompt, Terms(model, _params(token_ids)))
             for prompt, token_ids in zip(prompts, label_ids, strict=True)
         ]
     )

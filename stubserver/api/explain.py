@@ -20,6 +20,7 @@ from stubserver.api.state import ServerState
 from stubserver.engine.explain import Explanation, TopToken, explain
 from stubserver.engine.generate import Generation
 from stubserver.engine.model import Model
+from stubserver.engine.terms import Terms
 from stubserver.errors import UnscriptedError
 from stubserver.journal import describe_label, no_infinity
 from stubserver.sampling.params import SamplingParams
@@ -88,7 +89,7 @@ def _prompt(
     try:
         answer = asked.model.script.bind(seen)
         rule = answer.rule
-        rows = _rows(explain(Generation(asked.model, seen, params, answer, asked.constraint), top))
+        rows = _rows(explain(Generation(Terms(asked.model, params, asked.constraint), seen, answer), top))
     except UnscriptedError as error:
         rows = error.body()
     return {

@@ -30,6 +30,7 @@ from stubserver.api.state import ServerState, scale_out_state
 from stubserver.api.usage import COMPLETION_DETAILS, usage
 from stubserver.engine.generate import Generation, PositionLogprobs, Step
 from stubserver.engine.model import Model
+from stubserver.engine.terms import Terms
 from stubserver.errors import SchemaError, ValidationError
 from stubserver.sampling.logprobs import MASKED
 from stubserver.sampling.params import SamplingParams, check_values
@@ -86,15 +87,9 @@ def _prepare(state: ServerState, request: Request, body: dict[str, Any], parsed:
     model = state.find_model(parsed.model)
     _check_supported(model, parsed)
     given = parsed.sampling_params
-    generation = make_generation(
-        request,
-        body,
-        model,
-        _prompt(model, parsed.token_ids),
-        _params(model, parsed),
-        requested_constraint(given.structured_outputs, None),
-        forced_token_ids(request.headers, model),
-    )
+    prompt = _prompt(model, parsed.token_ids)
+    terms = Terms(model, _params(model, parsed), requested_constraint(given.structured_outputs, None))
+    generation = make_generation(request, body, prompt, terms, forced_token_ids(request.headers, model))
     return _Job(f"generate-tokens-{request_id(request, parsed.request_id)}", model, parsed, generation)
 
 

@@ -12,6 +12,7 @@ from stubserver.api.replies import random_id
 from stubserver.engine.beam_search import beam_search
 from stubserver.engine.generate import Generation, Step
 from stubserver.engine.model import Model
+from stubserver.engine.terms import Terms
 from stubserver.errors import ValidationError
 from stubserver.faults.choice import Answered
 from stubserver.faults.middleware import ANSWERED
@@ -23,17 +24,16 @@ from stubserver.script.context import ScriptRequest
 def make_generation(
     request: Request,
     body: Mapping[str, Any],
-    model: Model,
     prompt: Prompt,
-    params: SamplingParams,
-    constraint: tuple[str, Any] | None = None,
+    terms: Terms,
     forced: Sequence[Sequence[int]] = (),
 ) -> Generation:
     """The generation of one prompt, its script bound. Raises UnscriptedError if the script has no answer."""
+    model, params = terms.model, terms.params
     seen = script_request(request, body, model, prompt, params)
     entry: Entry | None = request.scope.get(SCOPE_KEY)
     record = None if entry is None else entry.begin(model, seen, params)
-    generation = Generation(model, seen, params, model.script.bind(seen), constraint, forced)
+    generation = Generation(terms, seen, model.script.bind(seen), forced)
     if record is not None:
         record.rule, generation.record = generation.answer.rule, record.add
     answered: Answered | None = request.scope.get(ANSWERED)

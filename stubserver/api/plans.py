@@ -6,20 +6,23 @@ sampling parameters of them depends on the fields alone, so the results are kept
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import marshal
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
 from stubserver.api.body import validate
-from stubserver.engine.model import Model
-from stubserver.sampling.params import SamplingParams
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 MAX_PLANS = 256
 MAX_SPELLING = 4096
-"""Characters of a request whose plan is kept: so that the plans stay small."""
+"""Bytes of a request whose plan is kept: so that the plans stay small."""
+
+_PLAIN_MARSHAL = 2
+"""The last version of the format that spells equal values alike, whether or not they are one object."""
 
 
 class Plan(Generic[T]):
@@ -27,20 +30,18 @@ class Plan(Generic[T]):
 
     def __init__(self, fields: T) -> None:
         self.fields = fields
-        self._params: dict[tuple[Model, int], SamplingParams] = {}
+        self._made: dict[Hashable, Any] = {}
 
-    def params(self, model: Model, prompt_len: int, make: Callable[[Model, T, int], SamplingParams]) -> SamplingParams:
-        """The parameters of a prompt of this length; `make` makes them, and raises if they are refused.
-
-        The length counts where a prompt leaves less room than the request asks for.
-        """
-        params = self._params.get((model, prompt_len))
-        if params is None:
-            params = make(model, self.fields, prompt_len)
-            if len(self._params) >= MAX_PLANS:
-                self._params.clear()
-            self._params[model, prompt_len] = params
-        return params
+    def once(self, make: Callable[..., R], *args: Hashable) -> R:
+        """`make(fields, *args)`, called once for the same arguments; where it raises, it is called again."""
+        key = (make, *args)
+        made: R | None = self._made.get(key)
+        if made is None:
+            made = make(self.fields, *args)
+            if len(self._made) >= MAX_PLANS:
+                self._made.clear()
+            self._made[key] = made
+        return made
 
 
 class Plans(Generic[T]):
@@ -49,7 +50,7 @@ class Plans(Generic[T]):
     def __init__(self, adapter: TypeAdapter[T], prompt_field: str) -> None:
         self._adapter = adapter
         self._prompt_field = prompt_field
-        self._plans: dict[str, Plan[T]] = {}
+        self._plans: dict[bytes, Plan[T]] = {}
 
     def plan(self, body: Any) -> tuple[Plan[T], Any]:
         """(plan, prompt) of a body; the prompt as it was checked. Raises SchemaError or ValidationError."""
@@ -57,7 +58,11 @@ class Plans(Generic[T]):
         if not _needs_no_check(prompt):
             fields = validate(body, self._adapter)
             return Plan(fields), getattr(fields, self._prompt_field)
-        key = repr({name: value for name, value in body.items() if name != self._prompt_field})
+        try:
+            key = marshal.dumps({**body, self._prompt_field: None}, _PLAIN_MARSHAL)
+        except ValueError:  # nested too deeply for it
+            fields = validate(body, self._adapter)
+            return Plan(fields), prompt
         plan = self._plans.get(key)
         if plan is None:
             plan = Plan(validate(body, self._adapter))

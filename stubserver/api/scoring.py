@@ -22,6 +22,7 @@ from stubserver.api.state import server_state
 from stubserver.api.usage import usage
 from stubserver.engine.label_reads import LabelRead, compute_label_probs, compute_vocab_probs, read_labels
 from stubserver.engine.model import Model
+from stubserver.engine.terms import Terms
 from stubserver.errors import ValidationError
 from stubserver.sampling.params import SamplingParams
 
@@ -34,9 +35,8 @@ async def create_generative_scoring(request: Request) -> Response:
     model = server_state(request).find_model(parsed.model)
     _check(model, parsed)
     prompts = [_prompt(model, parsed, item) for item in parsed.items]
-    reads = read_labels(
-        [make_generation(request, body, model, prompt, _params(parsed.label_token_ids)) for prompt in prompts]
-    )
+    terms = Terms(model, _params(parsed.label_token_ids))
+    reads = read_labels([make_generation(request, body, prompt, terms) for prompt in prompts])
     scores = [_score(read, apply_softmax=parsed.apply_softmax) for read in reads]
     return json_reply(
         {

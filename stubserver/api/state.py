@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from starlette.requests import Request
@@ -17,6 +17,8 @@ from stubserver.journal import Journal
 from stubserver.playback.player import Player
 from stubserver.script.faults import Fault
 from stubserver.treatments import Profile
+
+T = TypeVar("T")
 
 LoadModels = Callable[[Any], tuple[Sequence[Model], Sequence[Fault]]]
 """A script, in any form that create_app takes, → its models, and the faults of the server. Raises ConfigError."""
@@ -75,8 +77,16 @@ class ServerState:
             if request_id in request_ids:
                 generation.aborted = True
 
+    def once(self, make: Callable[[ServerState], T]) -> T:
+        """What `make` makes of this state: made once, and anew when other models are served."""
+        made: T | None = self._made.get(make)
+        if made is None:
+            made = self._made[make] = make(self)
+        return made
+
     def _serve(self, models: Sequence[Model]) -> None:
         self.models = models
+        self._made: dict[Callable[[ServerState], Any], Any] = {}
         self._by_name = {name: model for model in models for name in model.settings.served_model_name}
         self.heeds_everything = not any(model.settings.profile.treatments for model in models)
         """Whether no model has a profile that treats a parameter otherwise than vLLM does."""

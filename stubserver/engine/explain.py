@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stubserver.engine.generate import Generation, ending_token_ids, process
+from stubserver.engine.generate import Generation, process
 from stubserver.engine.grammar import Grammar
 from stubserver.engine.label_values import LabelValue, label_values, labels_asked
 from stubserver.sampling.logits import Logits
@@ -51,8 +51,8 @@ def _stages(generation: Generation) -> Iterator[tuple[str, Logits]]:
     model, params = generation.model, generation.params
     logits = generation.logits(generation.request.prompt_token_ids, ())
     yield "script", logits
-    if generation.grammar:
-        logits = Grammar(generation.grammar, model.grammar_tokens).apply(logits)
+    if generation.terms.grammar:
+        logits = Grammar(generation.terms.grammar, model.grammar_tokens).apply(logits)
         yield "structured_outputs", logits
     state = _state(generation)
     process(model, logits, params, state)  # only for its error, if a custom processor fails
@@ -62,13 +62,13 @@ def _stages(generation: Generation) -> Iterator[tuple[str, Logits]]:
 
 
 def _state(generation: Generation) -> StepState:
-    model = generation.model
+    terms = generation.terms
     return StepState(
         generation.request.prompt_token_ids,
         (),
-        ending_token_ids(model, generation.params),
-        generation.grammar is not None,
-        model.custom_processors,
+        terms.ending_token_ids,
+        terms.grammar is not None,
+        terms.model.custom_processors,
     )
 
 

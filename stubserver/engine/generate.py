@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from stubserver.config import Settings
-from stubserver.engine.grammar import Grammar, compile_constraint
+from stubserver.engine.grammar import Grammar
 from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
-from stubserver.engine.trace_replay import check_enabled, check_trace, follow_trace
+from stubserver.engine.terms import Terms
+from stubserver.engine.trace_replay import follow_trace
 from stubserver.errors import GenerationError, ValidationError
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.logprobs import LogprobsMode, TokenLogprobs, gather_token_ids, gather_top
-from stubserver.sampling.params import SamplingParams, check_model
+from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.pipeline import StepState, process_logits
 from stubserver.sampling.sampler import draw, make_rng
-from stubserver.sampling.sampling_mask import check_sampling_mask, sampling_mask
+from stubserver.sampling.sampling_mask import sampling_mask
 from stubserver.script.context import Answer, Context, ScriptRequest
-from stubserver.tokenizer.detokenizer import CONTEXT_TOKENS, decode_entries
+from stubserver.tokenizer.detokenizer import CONTEXT_TOKENS, REPLACEMENT, decode_entries
 
 T = TypeVar("T")
+
+MOST_KEPT = 64
+"""Entries of a report that is kept."""
 
 
 class PositionLogprobs(NamedTuple):
@@ -54,39 +56,35 @@ Recorder = Callable[[int, int, Logits, Logits], None]
 """Takes (choice, token id, raw, processed) of a step."""
 
 
-@dataclass(eq=False)
 class Generation:
     """One prompt of a request.
 
-    answer: the script, bound to this request. constraint: (kind, value) of structured outputs.
-    forced: token ids per choice that decoding has to follow. `check` comes before the rest.
-    record: is told of every step, where somebody keeps a journal. aborted: ends all choices at their next step.
+    answer: the script, bound to this request. forced: token ids per choice that decoding has to follow. `check` comes
+    before the rest. record: is told of every step, where somebody keeps a journal. aborted: ends all choices at their
+    next step.
     """
 
-    model: Model
-    request: ScriptRequest
-    params: SamplingParams
-    answer: Answer
-    constraint: tuple[str, Any] | None = None
-    forced: Sequence[Sequence[int]] = ()
-    grammar: str | None = field(default=None, init=False)
-    record: Recorder | None = field(default=None, init=False)
-    aborted: bool = field(default=False, init=False)
+    def __init__(
+        self, terms: Terms, request: ScriptRequest, answer: Answer, forced: Sequence[Sequence[int]] = ()
+    ) -> None:
+        self.terms = terms
+        self.model = terms.model
+        self.params = terms.params
+        self.request = request
+        self.answer = answer
+        self.forced = forced
+        self.record: Recorder | None = None
+        self.aborted = False
 
     def check(self) -> None:
         """Refuse what this model can't do. Raises ValidationError. In a stream, the 200 has gone out by then."""
-        settings = self.model.settings
-        check_model(self.params, self.model.vocab_size, settings.max_logprobs)
-        check_thinking(self.params, settings)
-        check_trace(self.params, self.model, constrained=self.constraint is not None)
-        self.grammar = compile_constraint(*self.constraint) if self.constraint else None
-        if settings.return_sampling_mask:
-            check_sampling_mask(self.params)
-        check_enabled(self.params, settings)
-        check_room(self.model, len(self.request.prompt_token_ids))
-        check_prompt(self.model, self.request.prompt_token_ids)
+        self.terms.check()
+        prompt = self.request.prompt_token_ids
+        check_room(self.model, len(prompt))
+        check_prompt(self.model, prompt)
         if self.params.trace_decode_token_ids:
-            self.params = follow_trace(self.params, settings.max_model_len - len(self.request.prompt_token_ids))
+            self.params = follow_trace(self.params, self.model.settings.max_model_len - len(prompt))
+            self.terms = Terms(self.model, self.params)
             self.forced = [self.params.trace_decode_token_ids or ()]
 
     def steps(self) -> Iterator[tuple[int, Step]]:
@@ -120,53 +118,53 @@ class _Choice:
     """One of the n outputs of a generation, as it grows."""
 
     def __init__(self, generation: Generation, index: int) -> None:
-        model, params = generation.model, generation.params
+        terms, request = generation.terms, generation.request
+        model, params, prompt = terms.model, terms.params, request.prompt_token_ids
         self._generation = generation
+        self._terms = terms
         self._index = index
         self._forced = generation.forced[index] if index < len(generation.forced) else ()
-        self._grammar = Grammar(generation.grammar, model.grammar_tokens) if generation.grammar else None
-        self._rng = None if params.greedy else make_rng(_choice_seed(model, params, index))
-        self._detokenizer = model.tokenizer.detokenizer(
-            generation.request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens
-        )
+        self._grammar = Grammar(terms.grammar, model.grammar_tokens) if terms.grammar else None
+        self._rng = None if terms.greedy else make_rng(_choice_seed(model, params, index))
+        self._detokenizer = model.tokenizer.detokenizer(prompt, skip_special_tokens=params.skip_special_tokens)
         self._text = OutputText(params.stop, params.include_stop_str_in_output)
+        self._room = min(params.max_tokens, model.settings.max_model_len - len(prompt))
         self._output: list[int] = []
         # Both have the list itself, which grows.
-        prompt = generation.request.prompt_token_ids
-        self._context = Context(generation.request, prompt, self._output, model.settings.seed)
+        self._context = Context(request, prompt, self._output, model.settings.seed)
         self._state = StepState(
-            prompt, self._output, ending_token_ids(model, params), self._grammar is not None, model.custom_processors
+            prompt, self._output, terms.ending_token_ids, terms.grammar is not None, model.custom_processors
         )
 
     def steps(self) -> Iterator[Step]:
         """A step a token; the last one has the finish reason."""
-        model, request = self._generation.model, self._generation.request
-        stats = model.stats.begin(len(request.prompt_token_ids))
-        while not self._generation.aborted:
+        generation = self._generation
+        stats = self._terms.model.stats.begin(len(generation.request.prompt_token_ids))
+        while not generation.aborted:
             step = self._next()
             stats.advance()
             if step.finish_reason is not None:
                 stats.finish(step.finish_reason)
-            yield step
-            if step.finish_reason is not None:
+                yield step
                 return
+            yield step
         # Finished, but not counted as that: vLLM's metrics don't either.
-        yield Step([], self._text.take(finished=True), [] if self._generation.params.wants_logprobs else None, "abort")
+        yield Step([], self._text.take(finished=True), [] if self._terms.reported else None, "abort")
 
     def _next(self) -> Step:
-        generation, output = self._generation, self._output
+        generation, terms, output = self._generation, self._terms, self._output
         logits = generation.answer.next_logits(self._context)
         raw = self._grammar.apply(logits) if self._grammar else logits
-        processed = process(generation.model, raw, generation.params, self._state)
+        processed = process(terms.model, raw, terms.params, self._state)
         token_id = self._choose(processed)
         if generation.record is not None:
             generation.record(self._index, token_id, raw, processed)
-        logprobs = [self._report(raw, processed, token_id)] if generation.params.wants_logprobs else None
-        mask = [sampling_mask(processed)] if generation.model.settings.return_sampling_mask else None
+        logprobs = [self._report(raw if terms.reports_raw else processed, token_id)] if terms.reported else None
+        mask = [sampling_mask(processed)] if terms.model.settings.return_sampling_mask else None
         output.append(token_id)
         if self._grammar:
             self._grammar.accept(token_id)
-        finish_reason, stop_reason = _finish(generation, output)
+        finish_reason, stop_reason = self._finish(token_id)
         stop = self._add_text(token_id, ended=finish_reason == "stop")
         if stop is not None:
             finish_reason, stop_reason = "stop", stop
@@ -178,18 +176,27 @@ class _Choice:
             return self._forced[len(self._output)]
         return processed.best if self._rng is None else draw(processed, self._rng)
 
-    def _report(self, raw: Logits, processed: Logits, token_id: int) -> PositionLogprobs:
-        model, params = self._generation.model, self._generation.params
-        logits = raw if model.settings.logprobs_mode.startswith("raw") else processed
-        if params.logprob_token_ids:
-            found = gather_token_ids(logits, model.settings.logprobs_mode, token_id, params.logprob_token_ids)
-        else:
-            found = gather_top(logits, model.settings.logprobs_mode, token_id, params.logprobs or 0)
-        return decode_logprobs(model, found, self._output[-CONTEXT_TOKENS:])
+    def _report(self, logits: Logits, token_id: int) -> PositionLogprobs:
+        """The values to return; those of shared logits are put together once."""
+        key = (self._terms.reported, token_id)
+        position: PositionLogprobs | None = None if logits.kept is None else logits.kept.get(key)
+        if position is None:
+            found = _gather(logits, self._terms, token_id)
+            position = decode_logprobs(self._terms.model, found, self._output[-CONTEXT_TOKENS:])
+            if logits.kept is not None and _is_worth_keeping(position, self._terms.model):
+                logits.kept.keep(key, position)
+        return position
+
+    def _finish(self, token_id: int) -> tuple[str | None, int | str | None]:
+        """(finish reason, stop reason) by the last token and the lengths, in the order of `v1/core/sched/utils.py`."""
+        stop_reasons = self._terms.stop_reasons
+        if token_id in stop_reasons:
+            return "stop", stop_reasons[token_id]
+        return ("length" if len(self._output) >= self._room else None), None
 
     def _add_text(self, token_id: int, *, ended: bool) -> str | None:
         """Take the token into the text; the stop string that is complete by it, if one is."""
-        params = self._generation.params
+        params = self._terms.params
         if ended and not params.include_stop_str_in_output:
             # A token that stops the generation is no part of the text.
             return None
@@ -198,9 +205,10 @@ class _Choice:
 
 def in_turn(sources: Sequence[Iterator[T]]) -> Iterator[tuple[int, T]]:
     """(number of the source, item): an item of each source in turn, until all have ended."""
-    if len(sources) == 1:
-        yield from zip(repeat(0), sources[0], strict=False)
-        return
+    return zip(repeat(0), sources[0], strict=False) if len(sources) == 1 else _in_turn(sources)
+
+
+def _in_turn(sources: Sequence[Iterator[T]]) -> Iterator[tuple[int, T]]:
     going_on = dict(enumerate(sources))
     while going_on:
         for number, source in list(going_on.items()):
@@ -226,21 +234,12 @@ def check_finite(values: Iterable[float]) -> None:
         raise ValidationError("Out of range float values are not JSON compliant: nan")
 
 
-def check_thinking(params: SamplingParams, settings: Settings) -> None:
-    """Refuse a budget for thoughts where the server doesn't know thoughts. Raises ValidationError."""
-    if params.thinking_token_budget is not None and not settings.reasoning_parser:
-        raise ValidationError(
-            "thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-parser and/or "
-            "--reasoning-config to use thinking_token_budget."
-        )
-
-
 def check_prompt(model: Model, prompt_token_ids: Sequence[int]) -> None:
     """Refuse a prompt that the model can't take. Raises ValidationError."""
     if not prompt_token_ids:
         raise ValidationError("The decoder prompt cannot be empty")
     for worst in (max(prompt_token_ids), min(prompt_token_ids)):
-        if not 0 <= worst < max(model.vocab_size, model.tokenizer.vocab_size):
+        if not 0 <= worst < model.prompt_vocab_size:
             raise ValidationError(f"Token id {worst} is out of vocabulary")
 
 
@@ -274,24 +273,19 @@ def decode_logprobs(model: Model, found: TokenLogprobs, context: Sequence[int]) 
     return PositionLogprobs(found.token_ids, found.logprobs, tokens, found.ranks)
 
 
+def _gather(logits: Logits, terms: Terms, token_id: int) -> TokenLogprobs:
+    mode, params = terms.model.settings.logprobs_mode, terms.params
+    if params.logprob_token_ids:
+        return gather_token_ids(logits, mode, token_id, params.logprob_token_ids)
+    return gather_top(logits, mode, token_id, params.logprobs or 0)
+
+
+def _is_worth_keeping(position: PositionLogprobs, model: Model) -> bool:
+    """Small, and the same wherever it stands: what a part of a character shows depends on the tokens before."""
+    if len(position.token_ids) > MOST_KEPT:
+        return False
+    return not any(model.tokenizer.token_text(token_id).endswith(REPLACEMENT) for token_id in position.token_ids)
+
+
 def _choice_seed(model: Model, params: SamplingParams, index: int) -> int:
     return model.next_seed() if params.seed is None else params.seed + index
-
-
-def ending_token_ids(model: Model, params: SamplingParams) -> Sequence[int]:
-    """EOS and the stop ids: what is masked while fewer than min_tokens tokens are out."""
-    eos = model.tokenizer.eos_token_id
-    return [*params.stop_token_ids, *([] if eos is None else [eos])]
-
-
-def _finish(generation: Generation, output: Sequence[int]) -> tuple[str | None, int | str | None]:
-    """(finish reason, stop reason) by the last token and the lengths. Order: vLLM 0.32.0, `v1/core/sched/utils.py`."""
-    model, params, last = generation.model, generation.params, output[-1]
-    if last == model.tokenizer.eos_token_id and not params.ignore_eos:
-        return "stop", None
-    if last in params.stop_token_ids:
-        return "stop", last
-    length = len(generation.request.prompt_token_ids) + len(output)
-    if length >= model.settings.max_model_len or len(output) >= params.max_tokens:
-        return "length", None
-    return None, None

@@ -51,6 +51,11 @@ class Model:
         return self.script.vocab_size
 
     @cached_property
+    def prompt_vocab_size(self) -> int:
+        """How many token ids a prompt may have: the tokenizer may know some for which there is no logit."""
+        return max(self.vocab_size, self.tokenizer.vocab_size)
+
+    @cached_property
     def default_sampling_params(self) -> dict[str, Any]:
         """What requests get that leave a field out, by vLLM's names."""
         return self.settings.override_generation_config.model_dump(exclude_none=True, exclude={"max_new_tokens"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from math import isfinite
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +22,19 @@ FEW_TOKENS = 256
 
 _NEG_INF = np.float32(-np.inf)
 
+KEPT_RESULTS = 16
+"""How many results are kept with shared logits."""
+
+
+class Kept(dict[object, Any]):
+    """What was made of shared logits, by what it was made with."""
+
+    def keep(self, key: object, result: Any) -> None:
+        """Keep a result, in place of all others if they have become too many."""
+        if len(self) >= KEPT_RESULTS:
+            self.clear()
+        self[key] = result
+
 
 class Logits:
     """Logits of one position: `values` of the tokens `token_ids`; every other token of the vocabulary is -inf (masked).
@@ -30,10 +44,10 @@ class Logits:
     vocab_size: V.
 
     What is computed from the values (logprobs, the best tokens) is kept, so that a row which a script gives out again
-    and again pays for it once. `processed` is where the pipeline keeps what it made of such a row; None for others.
+    and again pays for it once. `kept` is where others keep what they make of such a row; None for other rows.
     """
 
-    __slots__ = ("_best", "_logprobs", "_top", "processed", "token_ids", "values", "vocab_size")
+    __slots__ = ("_best", "_logprobs", "_top", "kept", "token_ids", "values", "vocab_size")
 
     def __init__(self, values: Floats, token_ids: Ids | None, vocab_size: int) -> None:
         self.values = values
@@ -42,7 +56,7 @@ class Logits:
         self._best: int | None = None
         self._logprobs: Floats | None = None
         self._top: Ids | None = None
-        self.processed: dict[object, Logits] | None = None
+        self.kept: Kept | None = None
 
     @classmethod
     def of(cls, row: ArrayLike) -> Logits:
@@ -51,8 +65,8 @@ class Logits:
         return cls(values, None, values.shape[0])
 
     def shared(self) -> Logits:
-        """The same object, for a row that will be given out again: worth keeping what is made of it."""
-        self.processed = {}
+        """The same object, for logits that will be met again: worth keeping what is made of them."""
+        self.kept = Kept()
         return self
 
     def with_values(self, values: Floats) -> Logits:
@@ -154,7 +168,7 @@ class SparseLogits(Logits):
         self._grown = grown
         self.token_ids = None
         self.vocab_size = vocab_size
-        self.processed = None
+        self.kept = None
         self._forget()
 
     def __getattr__(self, name: str) -> Floats:

@@ -112,9 +112,6 @@ LOGIT_STAGES: dict[ModelRunner, tuple[Stage, ...]] = {
 SAMPLING_STAGES: tuple[Stage, ...] = (_temperature, _min_p, _top_k, _top_p)
 
 
-KEPT_RESULTS = 16
-"""How many parameters' results a shared row keeps."""
-
 LARGEST_KEPT = 4096
 """Unmasked tokens of a result that is kept: label reads, not whole vocabularies."""
 
@@ -124,16 +121,14 @@ def process_logits(raw: Logits, params: SamplingParams, state: StepState, runner
 
     What a shared row becomes by the same parameters is worked out once, where nothing else counts.
     """
-    kept = raw.processed
+    kept = raw.kept
     if kept is None or params.depends_on_output or state.custom_processors:
         return _run_stages(raw, params, state, runner)
-    processed = kept.get(params)
+    processed: Logits | None = kept.get(params)
     if processed is None:
         processed = _run_stages(raw, params, state, runner)
         if len(processed.values) <= LARGEST_KEPT:
-            if len(kept) >= KEPT_RESULTS:
-                kept.clear()
-            kept[params] = processed
+            kept.keep(params, processed if processed is raw else processed.shared())
     return processed
 
 

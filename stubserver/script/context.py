@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from stubserver.script.faults import Fault
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptRequest:
+class ScriptRequest(NamedTuple):
     """What a script may know of the request that it answers: one prompt of it.
 
     endpoint: the route, for instance "/v1/completions".

@@ -6,7 +6,7 @@ token, or where that token ends inside a character, what vLLM makes of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tokenizers import Tokenizer as Backend
@@ -21,6 +21,24 @@ CONTEXT_TOKENS: Final = 4
 """How many tokens `decode_entries` looks back; a UTF-8 character has at most four bytes."""
 
 
+class WholeTexts(dict[int, str]):
+    """Id → what a token adds to the text wherever it stands; "" if that depends on the tokens around it.
+
+    Where text is bytes put together, a token that is whole characters adds its own text after any token that is so too.
+    `read`: id → text, or "". Each id is looked up once.
+    """
+
+    def __init__(self, read: Callable[[int], str]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, token_id: int) -> str:
+        text = self._read(token_id)
+        if text:
+            self[token_id] = text
+        return text
+
+
 class IncrementalDetokenizer:
     """The running text of one generation, primed with its prompt.
 
@@ -32,35 +50,56 @@ class IncrementalDetokenizer:
     bare_tokens: id → text of added tokens which, where they follow one another, give this text instead of what the
     decoder makes of them (spaces_between_special_tokens=False).
 
-    Source: vLLM 0.32.0, `v1/engine/detokenizer.py`.
+    Source: vLLM 0.32.0, `v1/engine/detokenizer.py`. Its stream decodes the prompt; here that waits for a token that
+    needs it.
     """
 
     def __init__(
         self,
         backend: Backend,
+        whole_texts: WholeTexts,
         prompt_token_ids: Sequence[int],
         *,
         skip_special_tokens: bool,
         bare_tokens: dict[int, str] | None = None,
     ) -> None:
         self._backend = backend
+        self._whole_texts = whole_texts
+        self._prompt_token_ids = prompt_token_ids
+        self._output_token_ids: list[int] = []
         self._skip_special_tokens = skip_special_tokens
-        self._bare_tokens = bare_tokens or {}
+        self._bare_tokens = bare_tokens
         self._after_bare = False
-        self._stream = DecodeStream(ids=list(prompt_token_ids), skip_special_tokens=skip_special_tokens)
+        self._stream: DecodeStream | None = None
+        if bare_tokens or (prompt_token_ids and not whole_texts[prompt_token_ids[-1]]):
+            self._stream = self._new_stream()
 
     def step(self, token_id: int) -> str:
         """The text that this token completes: "" while a character is unfinished."""
-        text = self._decode(token_id)
-        bare = self._bare_tokens.get(token_id)
-        if bare is not None and self._after_bare:
-            text = bare
-        self._after_bare = bare is not None
+        if self._stream is None:
+            text = self._whole_texts[token_id]
+            if text:
+                self._output_token_ids.append(token_id)
+                return text
+            self._stream = self._new_stream()
+        return self._decode(self._stream, token_id)
+
+    def _new_stream(self) -> DecodeStream:
+        ids = [*self._prompt_token_ids, *self._output_token_ids]
+        return DecodeStream(ids=ids, skip_special_tokens=self._skip_special_tokens)
+
+    def _decode(self, stream: DecodeStream, token_id: int) -> str:
+        text = self._step(stream, token_id)
+        if self._bare_tokens:
+            bare = self._bare_tokens.get(token_id)
+            if bare is not None and self._after_bare:
+                text = bare
+            self._after_bare = bare is not None
         return text or ""
 
-    def _decode(self, token_id: int) -> str | None:
+    def _step(self, stream: DecodeStream, token_id: int) -> str | None:
         try:
-            return self._stream.step(self._backend, token_id)
+            return stream.step(self._backend, token_id)
         except (OverflowError, TypeError):  # an id that is negative or too large
             return None
         except Exception as error:  # tokenizers has no class of its own for it

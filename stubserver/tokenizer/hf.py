@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders
 
 from stubserver.errors import TokenizerError, ValidationError
-from stubserver.tokenizer.detokenizer import IncrementalDetokenizer
+from stubserver.tokenizer.detokenizer import REPLACEMENT, IncrementalDetokenizer, WholeTexts
 from stubserver.tokenizer.files import (
     TOKENIZER_FILE,
     TokenizerConfig,
@@ -29,6 +29,12 @@ BUILTIN: Final = "builtin"
 _NOT_ENCODABLE: Final = "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
 
 _SHOWN_PARTS: Final = 8
+
+_KEPT_TEXTS: Final = 8192
+"""How many texts are remembered with their ids, those used last: a test suite asks the same ones again and again."""
+
+_LONGEST_KEPT: Final = 1024
+"""Characters of a text that is remembered."""
 
 
 def load_tokenizer(name: str, *, vocab: Sequence[str] = ()) -> HFTokenizer:
@@ -73,6 +79,7 @@ class HFTokenizer:
         self._config = config
         self._spelling = Spelling.of(backend)
         self._texts: dict[int, str] = {}
+        self._encode_again = lru_cache(maxsize=_KEPT_TEXTS)(self._encode)
 
     def __repr__(self) -> str:
         return f"HFTokenizer({self._name!r}, vocab_size={self.vocab_size})"
@@ -119,10 +126,8 @@ class HFTokenizer:
 
         Raises ValidationError for a text with a lone surrogate, which has no UTF-8.
         """
-        try:
-            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except TypeError as error:
-            raise ValidationError(_NOT_ENCODABLE) from error
+        encode = self._encode_again if len(text) <= _LONGEST_KEPT else self._encode
+        return list(encode(text, add_special_tokens))
 
     def offsets(self, text: str) -> list[list[int]]:
         """Where each token of a text begins and ends, in characters: [[start, end], …]."""
@@ -194,6 +199,7 @@ class HFTokenizer:
         bare = not (skip_special_tokens or spaces_between_special_tokens)
         return IncrementalDetokenizer(
             self._backend,
+            self._unskipped_texts if skip_special_tokens else self._whole_texts,
             prompt_token_ids,
             skip_special_tokens=skip_special_tokens,
             bare_tokens=self._added_tokens if bare else None,
@@ -225,9 +231,27 @@ class HFTokenizer:
         save_config(directory, special_tokens, self.chat_template)
 
     @cached_property
+    def _whole_texts(self) -> WholeTexts:
+        return WholeTexts(self._whole_text)
+
+    @cached_property
+    def _unskipped_texts(self) -> WholeTexts:
+        return WholeTexts(lambda token_id: "" if token_id in self.special_token_ids else self._whole_texts[token_id])
+
+    def _whole_text(self, token_id: int) -> str:
+        text = self.token_text(token_id) if self._spelling.joins_bytes else ""
+        return "" if REPLACEMENT in text else text
+
+    @cached_property
     def _added_tokens(self) -> dict[int, str]:
         """Id → text of the tokens on top of the model's vocabulary, special ones included."""
         return {token_id: token.content for token_id, token in self._backend.get_added_tokens_decoder().items()}
+
+    def _encode(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
+        try:
+            return tuple(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        except TypeError as error:
+            raise ValidationError(_NOT_ENCODABLE) from error
 
     def _piece_bytes(self, token_id: int, piece: str) -> bytes:
         if token_id in self._added_tokens:

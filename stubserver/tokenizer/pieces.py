@@ -49,11 +49,13 @@ class Spelling:
     byte_level: pieces are bytes in the GPT-2 alphabet.
     byte_fallback: a piece "<0xE2>" is that byte.
     space_marker: what a leading space is written as where decoding one token alone would lose it, else None.
+    joins_bytes: decoding puts the bytes of single tokens together, and does nothing else.
     """
 
     byte_level: bool
     byte_fallback: bool
     space_marker: str | None
+    joins_bytes: bool
 
     @classmethod
     def of(cls, backend: Tokenizer) -> Spelling:
@@ -61,7 +63,14 @@ class Spelling:
         pre_tokenizers = list(_steps(backend.pre_tokenizer))
         decoders = list(_steps(backend.decoder))
         kinds = {step["type"] for step in decoders}
-        return cls("ByteLevel" in kinds, "ByteFallback" in kinds, _space_marker(pre_tokenizers, decoders))
+        byte_level = "ByteLevel" in kinds
+        return cls(
+            byte_level,
+            "ByteFallback" in kinds,
+            _space_marker(pre_tokenizers, decoders),
+            # A Replace before it changes one token at a time.
+            joins_bytes=byte_level and kinds <= {"ByteLevel", "Replace"},
+        )
 
     def read(self, piece: str, text: str) -> bytes:
         """The bytes of a piece of the model's vocabulary; `text` is what it decodes to."""

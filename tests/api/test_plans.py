@@ -83,12 +83,12 @@ def test_parameters_belong_to_a_model_and_a_length() -> None:
     plan, _ = plans().plan({"prompt": "a"})
     made: list[tuple[Any, int]] = []
 
-    def make(model: Any, fields: CompletionRequest, prompt_len: int) -> SamplingParams:
+    def make(fields: CompletionRequest, model: Any, prompt_len: int) -> SamplingParams:
         made.append((model, prompt_len))
         return SamplingParams()
 
     for _ in range(2):
         for model in models:
             for prompt_len in (1, 2):
-                plan.params(model, prompt_len, make)
+                plan.once(make, model, prompt_len)
     assert made == [(model, length) for model in models for length in (1, 2)]

@@ -8,6 +8,7 @@ from typing import Any
 from stubserver.config import Settings
 from stubserver.engine.generate import Generation, Step
 from stubserver.engine.model import Model
+from stubserver.engine.terms import Terms
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.processors import CustomProcessor
 from stubserver.script.context import ScriptRequest
@@ -48,7 +49,7 @@ def generation(
     """Greedy unless the parameters say otherwise."""
     request = ScriptRequest("/v1/completions", "stub", model.tokenizer.decode(prompt), prompt, {}, {})
     wanted = SamplingParams(**{"temperature": 0.0, **params})
-    made = Generation(model, request, wanted, model.script.bind(request), constraint, forced)
+    made = Generation(Terms(model, wanted, constraint), request, model.script.bind(request), forced)
     made.check()
     return made
 

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import EOS, INF, SPACE_A, SPACE_B, STARS, T6, A, B, log_softmax, only
 
-from stubserver.sampling.logits import Logits
+from stubserver.sampling.logits import KEPT_RESULTS, Logits
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.pipeline import (
-    KEPT_RESULTS,
     LARGEST_KEPT,
     LOGIT_STAGES,
     ModelRunner,
@@ -265,8 +264,8 @@ def test_what_a_shared_row_keeps_is_bounded() -> None:
     shared = Logits.of([1.0, 2.0, 3.0]).shared()
     for _ in range(3 * KEPT_RESULTS):
         process_logits(shared, SamplingParams(temperature=0.0), StepState((), ()), "v1")
-    assert shared.processed is not None
-    assert 0 < len(shared.processed) <= KEPT_RESULTS
+    assert shared.kept is not None
+    assert 0 < len(shared.kept) <= KEPT_RESULTS
     wide = Logits.of(np.zeros(LARGEST_KEPT + 1)).shared()
     process_logits(wide, SamplingParams(temperature=0.5), StepState((), ()), "v1")
-    assert wide.processed == {}
+    assert wide.kept == {}

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
 
 from stubserver.tokenizer.detokenizer import decode_entries
 from stubserver.tokenizer.hf import HFTokenizer, load_tokenizer
@@ -127,12 +129,35 @@ def test_a_lost_stream_starts_anew(llama: HFTokenizer) -> None:
     assert run(llama, [], output) == ["2", "", "blue", " A"]
 
 
-@given(st.text(), st.text())
+# After a U+FFFD of the text's own the stream waits: it looks like an unfinished character.
+TEXT = st.text(st.characters(exclude_characters="\ufffd", exclude_categories=["Cs"]))
+
+
+@given(TEXT, TEXT)
 def test_the_parts_join_to_the_whole(prompt: str, output: str) -> None:
     ids = BUILTIN.encode(output)
     parts = run(BUILTIN, BUILTIN.encode(prompt), ids)
     assert len(parts) == len(ids)
     assert "".join(parts) == output
+
+
+# Those that are decoded alone (specials, single bytes, texts) and ids without a token, each often.
+ID = st.sampled_from(
+    [*range(8), *BUILTIN.special_token_ids, *EMOJI, BUILTIN.token_of_bytes(b"\xc3"), 300, 1000, 2000, 5000]
+) | st.integers(0, 4200)
+
+
+@pytest.mark.parametrize("tokenizer", [BUILTIN, BIGRAM, T7], ids=lambda tokenizer: tokenizer.name)
+@pytest.mark.parametrize("skip", [True, False])
+@given(st.lists(ID), st.lists(ID))
+def test_the_parts_are_those_of_a_stream(
+    tokenizer: HFTokenizer, skip: bool, prompt: list[int], output: list[int]
+) -> None:
+    """The library's own stream, as vLLM uses it, from the first token on."""
+    backend = Tokenizer.from_str(tokenizer._backend.to_str())
+    stream = DecodeStream(ids=prompt, skip_special_tokens=skip)
+    expected = [stream.step(backend, token_id) or "" for token_id in output]
+    assert run(tokenizer, prompt, output, skip=skip) == expected
 
 
 @given(st.lists(st.integers(0, 4095)), st.lists(st.integers(0, 4095)))
