@@ -25,7 +25,7 @@ from stubserver.api.body import UnparsableBodyError
 from stubserver.api.openapi import Endpoint
 from stubserver.api.replies import error_reply
 from stubserver.api.routes import ENDPOINTS
-from stubserver.api.state import ServerState
+from stubserver.api.state import STATE_KEY, ServerState
 from stubserver.config import Settings, resolve_settings
 from stubserver.engine.model import Model
 from stubserver.engine.startup_checks import check_startup
@@ -177,6 +177,7 @@ def _answering(by_method: Mapping[str, Endpoint], state: ServerState) -> ASGIApp
 
     async def answering(scope: Scope, receive: Receive, send: Send) -> None:
         endpoint = by_method[scope["method"]]
+        scope[STATE_KEY] = state
         counted = int(endpoint.generates)
         state.in_flight += counted
         try:

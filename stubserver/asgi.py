@@ -26,6 +26,15 @@ class Connection(Protocol):
         """Send what has been written, then close."""
 
 
+def find_header(scope: Scope, name: bytes) -> str | None:
+    """The (first) value of a header of a request; `name` in lower case, as ASGI has it."""
+    for key, value in scope.get("headers", ()):
+        if key == name:
+            found: str = value.decode("latin-1")
+            return found
+    return None
+
+
 async def read_body(receive: Receive) -> bytes:
     """The whole body; what there is of it if the client leaves."""
     parts: list[bytes] = []

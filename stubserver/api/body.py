@@ -10,9 +10,12 @@ from pydantic import TypeAdapter
 from pydantic import ValidationError as PydanticError
 from starlette.requests import ClientDisconnect, Request
 
+from stubserver.asgi import find_header
 from stubserver.errors import SchemaError
 
 T = TypeVar("T")
+
+JSON = "application/json"
 
 MAX_REPORTED_ERRORS = 10
 MAX_INPUT_CHARS = 200
@@ -34,8 +37,8 @@ async def parse_body(request: Request, adapter: TypeAdapter[T]) -> tuple[dict[st
 
 async def read_json(request: Request) -> Any:
     """The JSON body as it came. Raises SchemaError or UnparsableBodyError."""
-    media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
-    if media_type != "application/json":
+    media_type = find_header(request.scope, b"content-type") or ""
+    if media_type != JSON and media_type.split(";", 1)[0].strip().lower() != JSON:
         raise SchemaError("1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed")
     return _load_json(await _read(request))
 

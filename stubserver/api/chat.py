@@ -99,7 +99,7 @@ def _prepare(
     check_setup(model, parsed)
     prompts = [render_prompt(model, parsed, messages) for messages in conversations]
     constraint = requested_constraint(parsed.structured_outputs, parsed.response_format)
-    forced = forced_token_ids(request.headers, model)
+    forced = forced_token_ids(request.scope, model)
     generations = []
     for number, prompt in enumerate(prompts):
         params = chat_params(model, parsed, len(prompt.token_ids))

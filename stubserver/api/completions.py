@@ -54,6 +54,7 @@ class _Completion(NamedTuple):
     model: Model
     request: CompletionRequest
     prompts: Sequence[Prompt]
+    prompt_tokens: int
     generations: Sequence[Generation]
     display: Display
 
@@ -78,10 +79,12 @@ def _prepare(state: ServerState, request: Request, body: dict[str, Any]) -> _Com
         raise ValidationError("Streaming is not currently supported with beam search")
     model = state.find_model(parsed.model)
     prompts = prompts_of(model, parsed, given)
-    forced = forced_token_ids(request.headers, model)
-    generations = []
+    forced = forced_token_ids(request.scope, model)
+    prompt_tokens, generations = 0, []
     for number, prompt in enumerate(prompts):
-        terms = plan.once(_make_terms, model, len(prompt.token_ids))
+        length = len(prompt.token_ids)
+        prompt_tokens += length
+        terms = plan.once(_make_terms, model, length)
         choices = slice(number * terms.params.n, (number + 1) * terms.params.n)
         generations.append(make_generation(request, body, prompt, terms, forced[choices]))
     head = {
@@ -90,7 +93,7 @@ def _prepare(state: ServerState, request: Request, body: dict[str, Any]) -> _Com
         "created": int(time.time()),
         "model": model.name,
     }
-    return _Completion(head, model, parsed, prompts, generations, plan.once(_make_display, model))
+    return _Completion(head, model, parsed, prompts, prompt_tokens, generations, plan.once(_make_display, model))
 
 
 def _make_plans(state: ServerState) -> Plans[CompletionRequest]:
@@ -193,7 +196,7 @@ def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
         yield event
     if include_usage:
         counts = usage(
-            _prompt_tokens(completion),
+            completion.prompt_tokens,
             sum(generated),
             details=COMPLETION_DETAILS if settings.enable_prompt_tokens_details else None,
         )
@@ -222,17 +225,18 @@ def _stream_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
 def _full_reply(completion: _Completion) -> dict[str, Any]:
     """The fold of the parts."""
     folded: dict[int, list[_Part]] = {}
+    generated = 0
     for part in _parts(completion):
+        generated += len(part.token_ids)
         folded.setdefault(part.number, []).append(part)
     choices = [_full_choice(completion, folded[index]) for index in sorted(folded)]
-    generated = sum(len(part.token_ids) for parts in folded.values() for part in parts)
     details = COMPLETION_DETAILS if completion.model.settings.enable_prompt_tokens_details else None
     return {
         **completion.head,
         "choices": choices,
         "service_tier": None,
         "system_fingerprint": completion.model.system_fingerprint,
-        "usage": usage(_prompt_tokens(completion), generated, details=details, nulls=True),
+        "usage": usage(completion.prompt_tokens, generated, details=details, nulls=True),
         "kv_transfer_params": None,
         "ec_transfer_params": None,
         "metrics": None,
@@ -245,7 +249,7 @@ def _full_choice(completion: _Completion, parts: Sequence[_Part]) -> dict[str, A
     scored = generation.params.prompt_logprobs is not None
     return {
         "index": last.number,
-        "text": "".join(part.text for part in parts),
+        "text": "".join([part.text for part in parts]),
         "logprobs": _joined([part.logprobs for part in parts if part.logprobs]),
         "finish_reason": last.finish_reason,
         "stop_reason": last.stop_reason,
@@ -260,7 +264,3 @@ def _joined(logprobs: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     if len(logprobs) < 2:
         return logprobs[0] if logprobs else None
     return {name: [entry for each in logprobs for entry in each[name]] for name in logprobs[0]}
-
-
-def _prompt_tokens(completion: _Completion) -> int:
-    return sum(len(generation.request.prompt_token_ids) for generation in completion.generations)

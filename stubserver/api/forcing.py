@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from starlette.datastructures import Headers
+from starlette.types import Scope
 
+from stubserver.asgi import find_header
 from stubserver.engine.model import Model
 from stubserver.errors import TokenizerError, ValidationError
 
 FORCE_HEADER = "X-Stub-Force-Token-Ids"
+_HEADER = FORCE_HEADER.lower().encode()
 
 
-def forced_token_ids(headers: Headers, model: Model) -> list[list[int]]:
+def forced_token_ids(scope: Scope, model: Model) -> list[list[int]]:
     """The token ids that each choice has to follow, choice by choice; none without the header.
 
     The header holds a JSON list with one list per choice; an item is a token id or the text of one token.
     Raises ValidationError if it is anything else.
     """
-    given = headers.get(FORCE_HEADER)
+    given = find_header(scope, _HEADER)
     if given is None:
         return []
     try:

@@ -89,7 +89,7 @@ def _prepare(state: ServerState, request: Request, body: dict[str, Any], parsed:
     given = parsed.sampling_params
     prompt = _prompt(model, parsed.token_ids)
     terms = Terms(model, _params(model, parsed), requested_constraint(given.structured_outputs, None))
-    generation = make_generation(request, body, prompt, terms, forced_token_ids(request.headers, model))
+    generation = make_generation(request, body, prompt, terms, forced_token_ids(request.scope, model))
     return _Job(f"generate-tokens-{request_id(request, parsed.request_id)}", model, parsed, generation)
 
 

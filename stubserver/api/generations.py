@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from stubserver.api.prompts import Prompt
 from stubserver.api.replies import random_id
+from stubserver.asgi import find_header
 from stubserver.engine.beam_search import beam_search
 from stubserver.engine.generate import Generation, Step
 from stubserver.engine.model import Model
@@ -76,7 +77,9 @@ def request_id(request: Request, given: str | None) -> str:
 
     Raises ValidationError for an id that can't be sent back.
     """
-    chosen = request.headers.get("x-request-id") or given or random_id()
+    chosen = find_header(request.scope, b"x-request-id") or given
+    if not chosen:
+        return random_id()
     try:
         chosen.encode()
     except UnicodeEncodeError as error:

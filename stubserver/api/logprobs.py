@@ -100,10 +100,9 @@ def placeholder(token_id: int) -> str:
 
 def _top(position: PositionLogprobs, display: Display) -> dict[str, float]:
     count = len(position.token_ids) if display.limit is None else display.limit + 1
-    names = map(placeholder, position.token_ids) if display.as_token_ids else position.tokens
-    return {
-        name: max(value, MASKED) for name, value in zip(list(names)[:count], position.logprobs[:count], strict=True)
-    }
+    names = list(map(placeholder, position.token_ids)) if display.as_token_ids else position.tokens
+    shown = zip(names[:count], position.logprobs, strict=False)
+    return {name: MASKED if value < MASKED else value for name, value in shown}
 
 
 def _chat_entry(token_id: int, position: PositionLogprobs, display: Display) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from starlette.requests import Request
@@ -19,6 +19,9 @@ from stubserver.script.faults import Fault
 from stubserver.treatments import Profile
 
 T = TypeVar("T")
+
+STATE_KEY: Final = "stubserver.state"
+"""Where the scope of a request has the state."""
 
 LoadModels = Callable[[Any], tuple[Sequence[Model], Sequence[Fault]]]
 """A script, in any form that create_app takes, → its models, and the faults of the server. Raises ConfigError."""
@@ -106,7 +109,7 @@ class ServerState:
     @property
     def rules_have_faults(self) -> bool:
         """Whether a rule of the served scripts may have faults; a script that doesn't say is taken to have some."""
-        return any(getattr(model.script, "has_faults", True) for model in self.models)
+        return any(map(_may_have_faults, self.models))
 
     @property
     def default_model(self) -> str:
@@ -126,9 +129,14 @@ class ServerState:
         return self._by_name.get(name, self.models[0]) if isinstance(name, str) else self.models[0]
 
 
+def _may_have_faults(model: Model) -> bool:
+    return getattr(model.script, "has_faults", True)
+
+
 def server_state(request: Request) -> ServerState:
     """The state of the app that got this request."""
-    return cast(ServerState, request.app.state.server)
+    state: ServerState = request.scope[STATE_KEY]
+    return state
 
 
 def scale_out_state(request: Request) -> ServerState:

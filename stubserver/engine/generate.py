@@ -16,7 +16,7 @@ from stubserver.errors import GenerationError, ValidationError
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.logprobs import LogprobsMode, TokenLogprobs, gather_token_ids, gather_top
 from stubserver.sampling.params import SamplingParams
-from stubserver.sampling.pipeline import StepState, process_logits
+from stubserver.sampling.pipeline import StepState, kept_result, process_logits
 from stubserver.sampling.sampler import draw, make_rng
 from stubserver.sampling.sampling_mask import sampling_mask
 from stubserver.script.context import Answer, Context, ScriptRequest
@@ -78,12 +78,14 @@ class Generation:
 
     def check(self) -> None:
         """Refuse what this model can't do. Raises ValidationError. In a stream, the 200 has gone out by then."""
-        self.terms.check()
-        prompt = self.request.prompt_token_ids
-        check_room(self.model, len(prompt))
+        if not self.terms.accepted:
+            self.terms.check()
+        prompt, limit = self.request.prompt_token_ids, self.model.settings.max_model_len
+        if len(prompt) >= limit:
+            raise no_room(len(prompt), limit)
         check_prompt(self.model, prompt)
         if self.params.trace_decode_token_ids:
-            self.params = follow_trace(self.params, self.model.settings.max_model_len - len(prompt))
+            self.params = follow_trace(self.params, limit - len(prompt))
             self.terms = Terms(self.model, self.params)
             self.forced = [self.params.trace_decode_token_ids or ()]
 
@@ -127,14 +129,18 @@ class _Choice:
         self._grammar = Grammar(terms.grammar, model.grammar_tokens) if terms.grammar else None
         self._rng = None if terms.greedy else make_rng(_choice_seed(model, params, index))
         self._detokenizer = model.tokenizer.detokenizer(prompt, skip_special_tokens=params.skip_special_tokens)
-        self._text = OutputText(params.stop, params.include_stop_str_in_output)
+        # Without stop strings, text shows as it comes.
+        self._text = OutputText(params.stop, params.include_stop_str_in_output) if params.stop else None
         self._room = min(params.max_tokens, model.settings.max_model_len - len(prompt))
         self._output: list[int] = []
-        # Both have the list itself, which grows.
-        self._context = Context(request, prompt, self._output, model.settings.seed)
-        self._state = StepState(
-            prompt, self._output, terms.ending_token_ids, terms.grammar is not None, model.custom_processors
-        )
+        self._context = Context(request, prompt, self._output, model.settings.seed)  # with the list itself, which grows
+
+    @cached_property
+    def _state(self) -> StepState:
+        """What the pipeline may know, if it runs."""
+        terms, prompt = self._terms, self._context.prompt_token_ids
+        processors = terms.model.custom_processors
+        return StepState(prompt, self._output, terms.ending_token_ids, terms.grammar is not None, processors)
 
     def steps(self) -> Iterator[Step]:
         """A step a token; the last one has the finish reason."""
@@ -149,32 +155,49 @@ class _Choice:
                 return
             yield step
         # Finished, but not counted as that: vLLM's metrics don't either.
-        yield Step([], self._text.take(finished=True), [] if self._terms.reported else None, "abort")
+        text = self._text.take(finished=True) if self._text else ""
+        yield Step([], text, [] if self._terms.reported else None, "abort")
 
     def _next(self) -> Step:
+        """Logits → token → what is reported of it."""
         generation, terms, output = self._generation, self._terms, self._output
-        logits = generation.answer.next_logits(self._context)
-        raw = self._grammar.apply(logits) if self._grammar else logits
-        processed = process(terms.model, raw, terms.params, self._state)
-        token_id = self._choose(processed)
+        raw = generation.answer.next_logits(self._context)
+        if self._grammar:
+            raw = self._grammar.apply(raw)
+        processed = kept_result(raw, terms.params) or process(terms.model, raw, terms.params, self._state)
+        if len(output) < len(self._forced):
+            token_id = self._forced[len(output)]
+        else:
+            token_id = processed.best if self._rng is None else draw(processed, self._rng)
         if generation.record is not None:
             generation.record(self._index, token_id, raw, processed)
         logprobs = [self._report(raw if terms.reports_raw else processed, token_id)] if terms.reported else None
-        mask = [sampling_mask(processed)] if terms.model.settings.return_sampling_mask else None
-        output.append(token_id)
+        mask = [sampling_mask(processed)] if terms.returns_mask else None
         if self._grammar:
             self._grammar.accept(token_id)
-        finish_reason, stop_reason = self._finish(token_id)
-        stop = self._add_text(token_id, ended=finish_reason == "stop")
-        if stop is not None:
-            finish_reason, stop_reason = "stop", stop
-        text = self._text.take(finished=finish_reason is not None)
-        return Step([token_id], text, logprobs, finish_reason, stop_reason, mask)
+        output.append(token_id)
+        return self._step(token_id, logprobs, mask)
 
-    def _choose(self, processed: Logits) -> int:
-        if len(self._output) < len(self._forced):
-            return self._forced[len(self._output)]
-        return processed.best if self._rng is None else draw(processed, self._rng)
+    def _step(
+        self, token_id: int, logprobs: list[PositionLogprobs] | None, sampling_mask: list[list[int]] | None
+    ) -> Step:
+        """The newest token → whether it ends the choice (order: vLLM's `v1/core/sched/utils.py`), and its text."""
+        terms, output = self._terms, self._output
+        finish_reason: str | None = None
+        stop_reason: int | str | None = None
+        if token_id in terms.stop_reasons:
+            finish_reason, stop_reason = "stop", terms.stop_reasons[token_id]
+        elif len(output) >= self._room:
+            finish_reason = "length"
+        # A token that stops the generation is no part of the text.
+        hidden = finish_reason == "stop" and not terms.params.include_stop_str_in_output
+        text = "" if hidden else self._detokenizer.step(token_id)
+        if self._text is not None:
+            stop = self._text.append(text, look_for_stop=len(output) > terms.params.min_tokens)
+            if stop is not None:
+                finish_reason, stop_reason = "stop", stop
+            text = self._text.take(finished=finish_reason is not None)
+        return Step([token_id], text, logprobs, finish_reason, stop_reason, sampling_mask)
 
     def _report(self, logits: Logits, token_id: int) -> PositionLogprobs:
         """The values to return; those of shared logits are put together once."""
@@ -186,21 +209,6 @@ class _Choice:
             if logits.kept is not None and _is_worth_keeping(position, self._terms.model):
                 logits.kept.keep(key, position)
         return position
-
-    def _finish(self, token_id: int) -> tuple[str | None, int | str | None]:
-        """(finish reason, stop reason) by the last token and the lengths, in the order of `v1/core/sched/utils.py`."""
-        stop_reasons = self._terms.stop_reasons
-        if token_id in stop_reasons:
-            return "stop", stop_reasons[token_id]
-        return ("length" if len(self._output) >= self._room else None), None
-
-    def _add_text(self, token_id: int, *, ended: bool) -> str | None:
-        """Take the token into the text; the stop string that is complete by it, if one is."""
-        params = self._terms.params
-        if ended and not params.include_stop_str_in_output:
-            # A token that stops the generation is no part of the text.
-            return None
-        return self._text.append(self._detokenizer.step(token_id), look_for_stop=len(self._output) > params.min_tokens)
 
 
 def in_turn(sources: Sequence[Iterator[T]]) -> Iterator[tuple[int, T]]:
@@ -243,20 +251,14 @@ def check_prompt(model: Model, prompt_token_ids: Sequence[int]) -> None:
             raise ValidationError(f"Token id {worst} is out of vocabulary")
 
 
-def check_room(model: Model, prompt_len: int) -> None:
-    """Refuse a prompt that leaves no room for a token. Raises ValidationError.
-
-    Source: vLLM 0.32.0, `v1/engine/input_processor.py`.
-    """
-    limit = model.settings.max_model_len
-    if prompt_len < limit:
-        return
+def no_room(prompt_len: int, limit: int) -> ValidationError:
+    """What vLLM says of a prompt that leaves no room for a token. Source: 0.32.0, `v1/engine/input_processor.py`."""
     if prompt_len > limit:
-        raise ValidationError(
+        return ValidationError(
             f"The decoder prompt (length {prompt_len}) is longer than the maximum model length of {limit}. "
             "Make sure that `max_model_len` is no smaller than the number of text tokens."
         )
-    raise ValidationError(
+    return ValidationError(
         f"The decoder prompt (length {prompt_len}) plus the number of requested output tokens (at least 1) is longer "
         f"than the maximum model length of {limit}. Make sure that `max_model_len` is no smaller than the number of "
         "text tokens (prompt + requested output tokens)."

@@ -24,8 +24,8 @@ class Terms:
     """
 
     __slots__ = (
-        *("_accepted", "constraint", "ending_token_ids", "grammar", "greedy", "model", "params", "reported"),
-        *("reports_raw", "stop_reasons"),
+        *("accepted", "constraint", "ending_token_ids", "grammar", "greedy", "model", "params", "reported"),
+        *("reports_raw", "returns_mask", "stop_reasons"),
     )
 
     def __init__(self, model: Model, params: SamplingParams, constraint: tuple[str, Any] | None = None) -> None:
@@ -43,12 +43,11 @@ class Terms:
             (mode, params.logprobs, tuple(params.logprob_token_ids or ())) if params.wants_logprobs else None
         )
         self.reports_raw = mode.startswith("raw")
-        self._accepted = False
+        self.returns_mask = model.settings.return_sampling_mask
+        self.accepted = False
 
     def check(self) -> None:
-        """Refuse what this model can't do. Raises ValidationError."""
-        if self._accepted:
-            return
+        """Refuse what this model can't do. Raises ValidationError. Terms that are `accepted` need no other check."""
         model, params, settings = self.model, self.params, self.model.settings
         check_model(params, model.vocab_size, settings.max_logprobs)
         check_thinking(params, settings)
@@ -57,7 +56,7 @@ class Terms:
         if settings.return_sampling_mask:
             check_sampling_mask(params)
         check_enabled(params, settings)
-        self._accepted = True
+        self.accepted = True
 
 
 def check_thinking(params: SamplingParams, settings: Settings) -> None:

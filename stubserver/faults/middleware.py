@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stubserver.asgi import CONTROL_PREFIX, json_object, read_body, replaying
+from stubserver.asgi import CONTROL_PREFIX, find_header, json_object, read_body, replaying
 from stubserver.errors import ScriptError, ValidationError
 from stubserver.faults.board import FaultBoard
 from stubserver.faults.choice import Answered, Choice
@@ -60,7 +60,7 @@ class FaultMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in, and its reply out."""
-        header = _own_header(scope)
+        header = find_header(scope, _HEADER)
         idle = header is None and self._board.is_empty and not self._served.rules_have_faults
         if idle or scope["type"] != "http" or scope["path"].startswith(CONTROL_PREFIX):
             await self._app(scope, receive, send)
@@ -110,15 +110,7 @@ class FaultMiddleware:
         return ScriptRequest(scope["path"], model, "", (), body, Headers(scope=scope))
 
 
-def _own_header(scope: Scope) -> bytes | None:
-    for name, value in scope.get("headers", ()):
-        if name == _HEADER:
-            found: bytes = value
-            return found
-    return None
-
-
-def _read_header(header: bytes) -> tuple[Fault, ...]:
+def _read_header(header: str) -> tuple[Fault, ...]:
     """Raises ScriptError."""
     try:
         specs = json.loads(header)

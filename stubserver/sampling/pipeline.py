@@ -121,15 +121,20 @@ def process_logits(raw: Logits, params: SamplingParams, state: StepState, runner
 
     What a shared row becomes by the same parameters is worked out once, where nothing else counts.
     """
-    kept = raw.kept
-    if kept is None or params.depends_on_output or state.custom_processors:
+    if raw.kept is None or params.depends_on_output or state.custom_processors:
         return _run_stages(raw, params, state, runner)
-    processed: Logits | None = kept.get(params)
+    processed = kept_result(raw, params)
     if processed is None:
         processed = _run_stages(raw, params, state, runner)
         if len(processed.values) <= LARGEST_KEPT:
-            kept.keep(params, processed if processed is raw else processed.shared())
+            raw.kept.keep(params, processed if processed is raw else processed.shared())
     return processed
+
+
+def kept_result(raw: Logits, params: SamplingParams) -> Logits | None:
+    """What `process_logits` has made of these by these parameters, if it was kept."""
+    kept: Logits | None = None if raw.kept is None else raw.kept.get(params)
+    return kept
 
 
 def _run_stages(raw: Logits, params: SamplingParams, state: StepState, runner: ModelRunner) -> Logits:

@@ -15,6 +15,7 @@ class BigramScript:
     def __init__(self, table: Floats) -> None:
         self._table = table
         self._rows: list[Logits | None] = [None] * len(table)
+        self._answer = Answer(self.next_logits)
 
     @property
     def vocab_size(self) -> int:
@@ -23,7 +24,7 @@ class BigramScript:
 
     def bind(self, request: ScriptRequest) -> Answer:
         """The table answers every request."""
-        return Answer(self.next_logits)
+        return self._answer
 
     def next_logits(self, context: Context) -> Logits:
         """The row of the last token, the same object every time. Raises UnscriptedError for an empty context."""
