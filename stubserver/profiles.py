@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Awaitable, Collection, Iterator
 from typing import Any, Protocol
 
 from starlette.responses import JSONResponse
@@ -35,11 +35,13 @@ class ProfileMiddleware:
         self._served = served
         self._paths = paths
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Let the request through as its profile has it."""
         if self._served.heeds_everything or scope["type"] != "http" or scope["path"] not in self._paths:
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
+        return self._treat(scope, receive, send)
+
+    async def _treat(self, scope: Scope, receive: Receive, send: Send) -> None:
         raw = await read_body(receive)
         body = json_object(raw)
         profile = self._served.profile_of(body.get("model"))

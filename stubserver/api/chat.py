@@ -19,7 +19,7 @@ from stubserver.api.chat_message import Delta, MessageParser, delta_json, messag
 from stubserver.api.forcing import forced_token_ids
 from stubserver.api.generations import make_generation, request_id, steps_of
 from stubserver.api.logprobs import Display, chat_logprobs, make_display, prompt_logprobs
-from stubserver.api.prompts import Prompt, Truncation, check_lengths, render_prompts
+from stubserver.api.prompts import Prompt, Renderer, Truncation, check_given, check_lengths
 from stubserver.api.protocol.chat import (
     ChatCompletionBatchRequest,
     ChatCompletionRequest,
@@ -163,14 +163,9 @@ def render_prompt(model: Model, parsed: ChatFields, messages: Sequence[Message])
         template_kwargs=_with_reasoning_effort(parsed, template_kwargs),
     )
     check_lengths(model, max_tokens or 0, truncation, name)
-    (prompt,) = render_prompts(
-        model,
-        text,
-        max_tokens=max_tokens or 0,
-        truncation=truncation,
-        add_special_tokens=parsed.add_special_tokens,
-    )
-    return prompt
+    check_given(text)
+    special = parsed.add_special_tokens
+    return Renderer(model, max_tokens=max_tokens or 0, truncation=truncation, add_special_tokens=special).prompt(text)
 
 
 def template_message(model: Model, message: Message) -> dict[str, Any]:

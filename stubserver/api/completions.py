@@ -7,7 +7,7 @@ as they come, a full reply is their fold.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
@@ -17,9 +17,9 @@ from starlette.responses import Response
 from stubserver.api.body import read_json
 from stubserver.api.forcing import forced_token_ids
 from stubserver.api.generations import make_generation, request_id, steps_of
-from stubserver.api.logprobs import Display, completion_logprobs, end_offset, make_display, prompt_logprobs
+from stubserver.api.logprobs import Display, completion_logprobs, make_display, prompt_logprobs
 from stubserver.api.plans import Plans
-from stubserver.api.prompts import Prompt, PromptInput, Truncation, render_prompts
+from stubserver.api.prompts import Prompt, Renderer, Truncation, check_given, render_prompts
 from stubserver.api.protocol.common import requested_constraint
 from stubserver.api.protocol.completions import CompletionRequest
 from stubserver.api.replies import event_stream, json_reply
@@ -78,7 +78,7 @@ def _prepare(state: ServerState, request: Request, body: dict[str, Any]) -> _Com
     if parsed.stream and parsed.use_beam_search:
         raise ValidationError("Streaming is not currently supported with beam search")
     model = state.find_model(parsed.model)
-    prompts = prompts_of(model, parsed, given)
+    prompts = render_prompts(plan.once(make_renderer, model), given)
     forced = forced_token_ids(request.scope, model)
     prompt_tokens, generations = 0, []
     for number, prompt in enumerate(prompts):
@@ -110,8 +110,8 @@ def _make_display(parsed: CompletionRequest, model: Model) -> Display:
     return make_display(model, parsed, parsed.logprobs)
 
 
-def prompts_of(model: Model, parsed: CompletionRequest, given: PromptInput | None) -> list[Prompt]:
-    """Every prompt of a completion request. Raises RequestError for what can't be rendered."""
+def make_renderer(parsed: CompletionRequest, model: Model) -> Renderer:
+    """What makes the prompts of a completion request. Raises RequestError for what can't be rendered."""
     if parsed.suffix is not None and parsed.echo:
         raise RequestError("Echo is unsupported with suffix.", parameter="suffix")
     if parsed.suffix is not None:
@@ -119,13 +119,15 @@ def prompts_of(model: Model, parsed: CompletionRequest, given: PromptInput | Non
         raise RequestError(message, parameter="suffix")
     if parsed.prompt_embeds is not None:
         raise ValidationError("You must set `--enable-prompt-embeds` to input `prompt_embeds`.")
-    return render_prompts(
-        model,
-        given or [],
-        max_tokens=parsed.max_tokens or 0,
-        truncation=Truncation(parsed.truncate_prompt_tokens, parsed.truncation_side),
-        add_special_tokens=parsed.add_special_tokens,
-    )
+    check_given(parsed.prompt)
+    truncation = Truncation(parsed.truncate_prompt_tokens, parsed.truncation_side)
+    max_tokens, special = parsed.max_tokens or 0, parsed.add_special_tokens
+    return Renderer(model, max_tokens=max_tokens, truncation=truncation, add_special_tokens=special)
+
+
+def prompts_of(parsed: CompletionRequest, model: Model) -> list[Prompt]:
+    """Every prompt of a completion request. Raises RequestError for what can't be rendered."""
+    return render_prompts(make_renderer(parsed, model), parsed.prompt or ())
 
 
 def completion_params(model: Model, parsed: CompletionRequest, prompt_len: int) -> SamplingParams:
@@ -148,29 +150,30 @@ def completion_params(model: Model, parsed: CompletionRequest, prompt_len: int) 
 
 def _parts(completion: _Completion) -> Iterator[_Part]:
     """The parts of all choices as they are generated. Raises ValidationError before the first one."""
-    for generation in completion.generations:
+    generations, request = completion.generations, completion.request
+    for generation in generations:
         generation.check()
-    offsets: dict[int, int] = {}
-    sources = [steps_of(generation, completion.request) for generation in completion.generations]
+    ends: dict[int, int] = {}  # of the choices that have begun: where their text ends
+    sources = [steps_of(generation, request) for generation in generations]
     for number, (choice, step) in in_turn(sources):
-        generation = completion.generations[number]
+        generation = generations[number]
         index = number * generation.params.n + choice
-        first = index not in offsets
-        text, token_ids, positions = _shown(completion, number, step, echo=first and bool(completion.request.echo))
-        logprobs = None
-        offset = offsets.setdefault(index, 0)
-        if completion.request.logprobs is not None:
-            logprobs = completion_logprobs(token_ids, positions, completion.display, offset)
-            offsets[index] = end_offset(logprobs, offset)
+        first = index not in ends
+        positions: Sequence[PositionLogprobs | None] = step.logprobs or ()
+        text, token_ids = step.text, step.token_ids
+        if first and request.echo:
+            text, token_ids, positions = _after_prompt(completion, number, step)
+        logprobs, end = None, ends.get(index, 0)
+        if request.logprobs is not None:
+            logprobs, end = completion_logprobs(token_ids, positions, completion.display, end)
+        ends[index] = end
         yield _Part(index, generation, text, logprobs, step.token_ids, step.finish_reason, step.stop_reason, first)
 
 
-def _shown(
-    completion: _Completion, number: int, step: Step, *, echo: bool
-) -> tuple[str, Sequence[int], Iterable[PositionLogprobs | None]]:
-    """(text, token ids, their values) that a step shows; with `echo`, after the prompt's."""
-    if not echo:
-        return step.text, step.token_ids, step.logprobs or ()
+def _after_prompt(
+    completion: _Completion, number: int, step: Step
+) -> tuple[str, Sequence[int], Sequence[PositionLogprobs | None]]:
+    """(text, token ids, their values) that a first step shows after the echoed prompt's."""
     generation, request = completion.generations[number], completion.request
     # Asked for ids, vLLM leaves the prompt's text out.
     text = "" if request.return_token_ids else completion.prompts[number].text

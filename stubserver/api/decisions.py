@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from stubserver.api.body import parse_body
 from stubserver.api.generations import make_generation, request_id
-from stubserver.api.prompts import Prompt, Truncation, render_prompts
+from stubserver.api.prompts import Prompt, Renderer, Truncation
 from stubserver.api.protocol.decisions import DecisionRequest
 from stubserver.api.questions import (
     MAX_QUESTIONS,
@@ -115,7 +115,7 @@ def _prompt(model: Model, parsed: DecisionRequest, question: Question, tail: Seq
     system = [{"role": "system", "content": parsed.instructions}] if parsed.instructions else []
     user = {"role": "user", "content": f"{_state_text(parsed.state)}\n\n{question_text(question)}"}
     text = _render(model.tokenizer, [*system, user], template_kwargs)
-    (prompt,) = render_prompts(model, text, max_tokens=1, truncation=Truncation(), add_special_tokens=False)
+    prompt = Renderer(model, max_tokens=1, truncation=Truncation(), add_special_tokens=False).prompt(text)
     if prompt.token_ids[len(prompt.token_ids) - len(tail) :] != tail:
         raise ValidationError("these chat options end the prompt differently, so the labels' tokens are unknown")
     return prompt

@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from stubserver.api.body import parse_body
 from stubserver.api.generations import request_id
-from stubserver.api.prompts import Prompt, Truncation, render_prompts
+from stubserver.api.prompts import Prompt, Renderer, Truncation, check_given, render_prompts
 from stubserver.api.protocol.embeddings import EmbeddingRequest, EmbedDtype, Endianness
 from stubserver.api.replies import json_reply
 from stubserver.api.state import server_state
@@ -66,13 +66,10 @@ def _prompts(model: Model, parsed: EmbeddingRequest) -> Sequence[Prompt]:
         )
     # An empty text is one prompt, which the engine refuses; an empty list is none.
     given = [parsed.input] if isinstance(parsed.input, str) else parsed.input
-    return render_prompts(
-        model,
-        given,
-        max_tokens=0,
-        truncation=Truncation(limit, parsed.truncation_side),
-        add_special_tokens=parsed.add_special_tokens,
-    )
+    check_given(given)
+    truncation = Truncation(limit, parsed.truncation_side)
+    renderer = Renderer(model, max_tokens=0, truncation=truncation, add_special_tokens=parsed.add_special_tokens)
+    return render_prompts(renderer, given)
 
 
 def _check_dimensions(model: Model, dimensions: int | None) -> None:

@@ -66,8 +66,7 @@ def _completion(state: ServerState, body: Any) -> _Asked:
     parsed = validate(body, _COMPLETION_ADAPTER)
     model = state.find_model(parsed.model)
     prompts = [
-        (prompt, completion_params(model, parsed, len(prompt.token_ids)))
-        for prompt in prompts_of(model, parsed, parsed.prompt)
+        (prompt, completion_params(model, parsed, len(prompt.token_ids))) for prompt in prompts_of(parsed, model)
     ]
     return _Asked(model, requested_constraint(parsed.structured_outputs, parsed.response_format), prompts)
 

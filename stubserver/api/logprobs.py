@@ -40,8 +40,8 @@ def make_display(model: Model, request: DisplayFields, count: int | None) -> Dis
 
 def completion_logprobs(
     token_ids: Sequence[int], positions: Iterable[PositionLogprobs | None], display: Display, offset: int
-) -> dict[str, Any]:
-    """The lists for these tokens. `offset`: where the first one's text begins.
+) -> tuple[dict[str, Any], int]:
+    """(the lists for these tokens, where the text after them begins). `offset`: where the first one's text begins.
 
     A position without values (the first of a prompt) gets null. Two ids with the same text share one key of
     `top_logprobs`, and the later one's value, as in vLLM.
@@ -63,20 +63,13 @@ def completion_logprobs(
         tokens.append(token)
         token_logprobs.append(value)
         top_logprobs.append(top)
-    return {
+    lists = {
         "text_offset": offsets,
         "token_logprobs": token_logprobs,
         "tokens": tokens,
         "top_logprobs": top_logprobs,
     }
-
-
-def end_offset(logprobs: dict[str, Any], start: int) -> int:
-    """Where the text after these tokens begins; `start` if there are none."""
-    if not logprobs["tokens"]:
-        return start
-    end: int = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
-    return end
+    return lists, offset
 
 
 def chat_logprobs(step: Step, display: Display) -> dict[str, Any]:

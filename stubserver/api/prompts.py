@@ -41,67 +41,70 @@ def check_lengths(model: Model, max_tokens: int, truncation: Truncation, name: s
         raise ValidationError(message, parameter="truncate_prompt_tokens", value=truncation.limit)
 
 
-def render_prompts(
-    model: Model, given: PromptInput, *, max_tokens: int, truncation: Truncation, add_special_tokens: bool
-) -> list[Prompt]:
-    """Every prompt of a request as token ids. Raises ValidationError if there is none, or one is too long."""
+class Renderer:
+    """Makes prompts into token ids; the same for all prompts of a request, and for requests that agree in the rest.
+
+    Raises ValidationError for lengths that the model's context can't hold.
+    """
+
+    def __init__(self, model: Model, *, max_tokens: int, truncation: Truncation, add_special_tokens: bool) -> None:
+        check_lengths(model, max_tokens, truncation)
+        self._tokenizer = model.tokenizer
+        self._limit = model.settings.max_model_len
+        self._truncation = truncation
+        self._add_special_tokens = add_special_tokens
+        self._keep = truncation.limit
+        if self._keep == -1:
+            # Room for one token of output, unless none was asked for.
+            self._keep = self._limit - (1 if max_tokens else 0)
+
+    def prompt(self, given: str | Sequence[int]) -> Prompt:
+        """One prompt as token ids. Raises ValidationError if it is too long."""
+        tokenizer, limit = self._tokenizer, self._limit
+        if isinstance(given, str):
+            if len(given) > limit and self._truncation.limit is None:
+                self._check_characters(given)
+            text, token_ids = given, tokenizer.encode(given, add_special_tokens=self._add_special_tokens)
+        else:
+            text, token_ids = tokenizer.decode(given), list(given)
+        keep = self._keep
+        if keep is not None and keep < len(token_ids):
+            token_ids = token_ids[len(token_ids) - keep :] if self._truncation.side == "left" else token_ids[:keep]
+        if len(token_ids) > limit:
+            raise self._too_long(len(token_ids), tokenized=isinstance(given, str))
+        return Prompt(token_ids, text)
+
+    def _check_characters(self, text: str) -> None:
+        longest = self._limit * self._tokenizer.max_chars_per_token
+        if len(text) > longest:
+            message = (
+                f"This model's maximum context length is {self._limit} tokens. However, your prompt contains "
+                f"{len(text)} characters (more than {longest} characters, which is the upper bound for "
+                f"{self._limit} input tokens). Please reduce the length of the input prompt."
+            )
+            raise ValidationError(message, parameter="input_text", value=len(text))
+
+    def _too_long(self, length: int, *, tokenized: bool) -> ValidationError:
+        limit = self._limit
+        # vLLM stops tokenizing one token after the limit, so of a text it only knows "at least" that many.
+        count = limit + 1 if tokenized else length
+        at_least = "at least " if count == limit + 1 else ""
+        message = (
+            f"This model's maximum context length is {limit} tokens. However, your prompt contains {at_least}{count} "
+            "input tokens, which exceeds this limit even without any output tokens. "
+            "Please reduce the length of the input prompt."
+        )
+        return ValidationError(message, parameter="input_tokens", value=count)
+
+
+def render_prompts(renderer: Renderer, given: PromptInput) -> list[Prompt]:
+    """Every prompt of a request as token ids; they are one or more. Raises ValidationError if one is too long."""
+    if isinstance(given, str) or isinstance(given[0], int):
+        return [renderer.prompt(given)]  # type: ignore[arg-type]
+    return [renderer.prompt(prompt) for prompt in given]  # type: ignore[arg-type]
+
+
+def check_given(given: PromptInput | None) -> None:
+    """Refuse a request without a prompt. Raises ValidationError."""
     if not given:
         raise ValidationError("You must pass at least one prompt")
-    check_lengths(model, max_tokens, truncation)
-    keep = truncation.limit
-    if keep == -1:
-        # Room for one token of output, unless none was asked for.
-        keep = model.settings.max_model_len - (1 if max_tokens else 0)
-    return [_render(model, prompt, keep, truncation, add_special_tokens=add_special_tokens) for prompt in _split(given)]
-
-
-def _split(given: PromptInput) -> list[str | Sequence[int]]:
-    if isinstance(given, str) or isinstance(given[0], int):
-        return [given]  # type: ignore[list-item]
-    return list(given)  # type: ignore[arg-type]
-
-
-def _render(
-    model: Model, prompt: str | Sequence[int], keep: int | None, truncation: Truncation, *, add_special_tokens: bool
-) -> Prompt:
-    if isinstance(prompt, str):
-        if truncation.limit is None:
-            _check_characters(model, prompt)
-        token_ids = model.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
-        text = prompt
-    else:
-        token_ids = list(prompt)
-        text = model.tokenizer.decode(token_ids)
-    if keep is not None and keep < len(token_ids):
-        token_ids = token_ids[len(token_ids) - keep :] if truncation.side == "left" else token_ids[:keep]
-    _check_tokens(model, token_ids, tokenized=isinstance(prompt, str))
-    return Prompt(token_ids, text)
-
-
-def _check_characters(model: Model, text: str) -> None:
-    limit = model.settings.max_model_len
-    if len(text) <= limit:
-        return
-    longest = limit * model.tokenizer.max_chars_per_token
-    if len(text) > longest:
-        message = (
-            f"This model's maximum context length is {limit} tokens. However, your prompt contains "
-            f"{len(text)} characters (more than {longest} characters, which is the upper bound for "
-            f"{limit} input tokens). Please reduce the length of the input prompt."
-        )
-        raise ValidationError(message, parameter="input_text", value=len(text))
-
-
-def _check_tokens(model: Model, token_ids: Sequence[int], *, tokenized: bool) -> None:
-    limit = model.settings.max_model_len
-    if len(token_ids) <= limit:
-        return
-    # vLLM stops tokenizing one token after the limit, so of a text it only knows "at least" that many.
-    count = limit + 1 if tokenized else len(token_ids)
-    at_least = "at least " if count == limit + 1 else ""
-    message = (
-        f"This model's maximum context length is {limit} tokens. However, your prompt contains {at_least}{count} "
-        "input tokens, which exceeds this limit even without any output tokens. "
-        "Please reduce the length of the input prompt."
-    )
-    raise ValidationError(message, parameter="input_tokens", value=count)

@@ -33,7 +33,7 @@ async def render_completion(request: Request) -> Response:
     state = scale_out_state(request)
     body, parsed = await parse_body(request, _COMPLETION_ADAPTER)
     model = state.find_model(parsed.model)
-    prompts = prompts_of(model, parsed, parsed.prompt)
+    prompts = prompts_of(parsed, model)
     own_id = f"cmpl-{request_id(request, parsed.request_id)}"
     ids = [own_id] if len(prompts) == 1 else [f"{own_id}-{number}" for number in range(len(prompts))]
     texts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]

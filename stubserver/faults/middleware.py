@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from typing import Any, Protocol
 
 from starlette.datastructures import Headers
@@ -58,22 +58,20 @@ class FaultMiddleware:
         self._served = served
         self._generating = generating
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Let the request in, and its reply out."""
         header = find_header(scope, _HEADER)
         idle = header is None and self._board.is_empty and not self._served.rules_have_faults
         if idle or scope["type"] != "http" or scope["path"].startswith(CONTROL_PREFIX):
-            await self._app(scope, receive, send)
-        elif self._board.engine_is_dead:
-            await dead_engine(scope, receive, send)
-        else:
-            try:
-                own = _read_header(header) if header is not None else ()
-            except ScriptError as error:
-                await JSONResponse(ValidationError(str(error)).body(), 400)(scope, receive, send)
-                return
-            choice = Choice(self._board, scope["path"], own, self._generating)
-            await self._answer(choice, scope, receive, send)
+            return self._app(scope, receive, send)
+        if self._board.engine_is_dead:
+            return dead_engine(scope, receive, send)
+        try:
+            own = _read_header(header) if header is not None else ()
+        except ScriptError as error:
+            return JSONResponse(ValidationError(str(error)).body(), 400)(scope, receive, send)
+        choice = Choice(self._board, scope["path"], own, self._generating)
+        return self._answer(choice, scope, receive, send)
 
     async def _answer(self, choice: Choice, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""

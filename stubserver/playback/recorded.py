@@ -14,7 +14,7 @@ Everything else is refused with a 404, or goes out with a header that says what 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Protocol
@@ -72,11 +72,12 @@ class RecordedMiddleware:
         self._app = app
         self._served = served
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer the request, the header added where a recorded script took part."""
-        if not self._served.marks_recorded:
-            await self._app(scope, receive, send)
-            return
+        answer = self._mark if self._served.marks_recorded else self._app
+        return answer(scope, receive, send)
+
+    async def _mark(self, scope: Scope, receive: Receive, send: Send) -> None:
         notes: list[str] = []
         _notes.set(notes)
 
