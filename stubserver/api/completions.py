@@ -232,7 +232,7 @@ def _full_reply(completion: _Completion) -> dict[str, Any]:
     for part in _parts(completion):
         generated += len(part.token_ids)
         folded.setdefault(part.number, []).append(part)
-    choices = [_full_choice(completion, folded[index]) for index in sorted(folded)]
+    choices = [_full_choice(completion, _joined(folded[index])) for index in sorted(folded)]
     details = COMPLETION_DETAILS if completion.model.settings.enable_prompt_tokens_details else None
     return {
         **completion.head,
@@ -246,24 +246,29 @@ def _full_reply(completion: _Completion) -> dict[str, Any]:
     }
 
 
-def _full_choice(completion: _Completion, parts: Sequence[_Part]) -> dict[str, Any]:
-    last, request = parts[-1], completion.request
-    generation = last.generation
+def _full_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
+    generation, request = part.generation, completion.request
     scored = generation.params.prompt_logprobs is not None
     return {
-        "index": last.number,
-        "text": "".join([part.text for part in parts]),
-        "logprobs": _joined([part.logprobs for part in parts if part.logprobs]),
-        "finish_reason": last.finish_reason,
-        "stop_reason": last.stop_reason,
-        "token_ids": [token for part in parts for token in part.token_ids] if request.return_token_ids else None,
+        "index": part.number,
+        "text": part.text,
+        "logprobs": part.logprobs,
+        "finish_reason": part.finish_reason,
+        "stop_reason": part.stop_reason,
+        "token_ids": part.token_ids if request.return_token_ids else None,
         "prompt_logprobs": prompt_logprobs(generation.prompt_logprobs) if scored else None,
         "prompt_token_ids": generation.request.prompt_token_ids if request.return_token_ids else None,
         "routed_experts": None,
     }
 
 
-def _joined(logprobs: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    if len(logprobs) < 2:
-        return logprobs[0] if logprobs else None
-    return {name: [entry for each in logprobs for entry in each[name]] for name in logprobs[0]}
+def _joined(parts: Sequence[_Part]) -> _Part:
+    """All parts of a choice as one."""
+    last = parts[-1]
+    if len(parts) == 1:
+        return last
+    text = "".join([part.text for part in parts])
+    token_ids = [token for part in parts for token in part.token_ids]
+    logprobs = [part.logprobs for part in parts if part.logprobs]
+    lists = {name: [entry for each in logprobs for entry in each[name]] for name in logprobs[0]} if logprobs else None
+    return last._replace(text=text, token_ids=token_ids, logprobs=lists)

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import orjson
@@ -225,7 +226,8 @@ def _content(job: _Job, position: PositionLogprobs) -> dict[str, Any]:
     """The sampled token's entry, and as many as were asked for: itself first, so that the last one may fall out."""
     count = job.request.sampling_params.logprobs or 1
     shown = len(position.token_ids) if count == -1 else count
-    entries = [_entry(job, *each) for each in list(zip(*position, strict=True))[:shown]]
+    values = zip(position.token_ids, position.logprobs, position.tokens, position.ranks, strict=True)
+    entries = [_entry(job, *each) for each in islice(values, shown)]
     return {**entries[0], "top_logprobs": entries}
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from stubserver.engine.generate import PositionLogprobs, Step
 from stubserver.engine.model import Model
 from stubserver.sampling.logprobs import MASKED
 from stubserver.tokenizer.protocol import Tokenizer
+
+R = TypeVar("R")
 
 
 class Display(NamedTuple):
@@ -53,11 +55,9 @@ def completion_logprobs(
     for token_id, position in zip(token_ids, positions, strict=True):
         if position is None:
             token, value, top = display.tokenizer.decode([token_id]), None, None
+            token = placeholder(token_id) if display.as_token_ids else token
         else:
-            place = position.token_ids.index(token_id)
-            token, value = position.tokens[place], max(position.logprobs[place], MASKED)
-            top = _top(position, display)
-        token = placeholder(token_id) if display.as_token_ids else token
+            token, value, top = _kept(_entry, position, token_id, display)
         offsets.append(offset)
         offset += len(token)
         tokens.append(token)
@@ -78,7 +78,8 @@ def chat_logprobs(step: Step, display: Display) -> dict[str, Any]:
     A top token's bytes are those of what is shown for it, a placeholder's too; a generated token's are its own text's.
     """
     positions = step.logprobs or ()
-    return {"content": [_chat_entry(*pair, display) for pair in zip(step.token_ids, positions, strict=False)]}
+    pairs = zip(step.token_ids, positions, strict=False)
+    return {"content": [_kept(_chat_entry, position, token_id, display) for token_id, position in pairs]}
 
 
 def prompt_logprobs(positions: Iterable[PositionLogprobs | None]) -> list[dict[str, Any] | None]:
@@ -91,14 +92,36 @@ def placeholder(token_id: int) -> str:
     return f"token_id:{token_id}"
 
 
+Make = Callable[[PositionLogprobs, int, Display], R]
+
+
+def _kept(make: Make[R], position: PositionLogprobs, token_id: int, display: Display) -> R:
+    """What `make` makes of these: once, where the values will be met again."""
+    if position.kept is None:
+        return make(position, token_id, display)
+    key = (make, token_id, display)
+    made: R | None = position.kept.get(key)
+    if made is None:
+        made = make(position, token_id, display)
+        position.kept.keep(key, made)
+    return made
+
+
+def _entry(position: PositionLogprobs, token_id: int, display: Display) -> tuple[str, float, dict[str, float]]:
+    """What completions have of a token in each of their lists but the offsets."""
+    place = position.token_ids.index(token_id)
+    token = placeholder(token_id) if display.as_token_ids else position.tokens[place]
+    return token, max(position.logprobs[place], MASKED), _top(position, display)
+
+
 def _top(position: PositionLogprobs, display: Display) -> dict[str, float]:
     count = len(position.token_ids) if display.limit is None else display.limit + 1
     names = list(map(placeholder, position.token_ids)) if display.as_token_ids else position.tokens
-    shown = zip(names[:count], position.logprobs, strict=False)
-    return {name: MASKED if value < MASKED else value for name, value in shown}
+    shown = zip(names[:count], position.logprobs[:count], strict=True)
+    return {name: max(value, MASKED) for name, value in shown}
 
 
-def _chat_entry(token_id: int, position: PositionLogprobs, display: Display) -> dict[str, Any]:
+def _chat_entry(position: PositionLogprobs, token_id: int, display: Display) -> dict[str, Any]:
     place = position.token_ids.index(token_id)
     text = position.tokens[place]
     names = list(map(placeholder, position.token_ids)) if display.as_token_ids else position.tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from typing import NamedTuple, TypeVar
@@ -13,7 +14,7 @@ from stubserver.engine.output_text import OutputText
 from stubserver.engine.terms import Terms
 from stubserver.engine.trace_replay import follow_trace
 from stubserver.errors import GenerationError, ValidationError
-from stubserver.sampling.logits import Logits
+from stubserver.sampling.logits import Kept, Logits
 from stubserver.sampling.logprobs import LogprobsMode, TokenLogprobs, gather_token_ids, gather_top
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.pipeline import StepState, kept_result, process_logits
@@ -28,13 +29,18 @@ MOST_KEPT = 64
 """Entries of a report that is kept."""
 
 
-class PositionLogprobs(NamedTuple):
-    """The values reported for one position, with their tokens as text; the sampled (or prompt) token first."""
+@dataclass(slots=True, eq=False)
+class PositionLogprobs:
+    """The values reported for one position, with their tokens as text; the sampled (or prompt) token first.
+
+    kept: where others keep what they make of values that will be met again; None for others.
+    """
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
     tokens: Sequence[str]
     ranks: Sequence[int]
+    kept: Kept | None = None
 
 
 class Step(NamedTuple):
@@ -207,6 +213,7 @@ class _Choice:
             found = _gather(logits, self._terms, token_id)
             position = decode_logprobs(self._terms.model, found, self._output[-CONTEXT_TOKENS:])
             if logits.kept is not None and _is_worth_keeping(position, self._terms.model):
+                position.kept = Kept()
                 logits.kept.keep(key, position)
         return position
 
