@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 from pydantic import ValidationError as PydanticError
+from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
 from stubserver.asgi import find_header
@@ -68,6 +70,9 @@ async def _read(request: Request) -> bytes:
 def _load_json(raw: bytes) -> Any:
     if not raw:
         raise _schema_error([{"type": "missing", "loc": (), "msg": "Field required", "input": None}])
+    with suppress(ValueError):
+        # Four times as fast. What it doesn't take, vLLM's parser may take all the same, or has words for.
+        return from_json(raw)
     try:
         return json.loads(raw)
     except json.JSONDecodeError as error:

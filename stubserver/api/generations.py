@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from stubserver.api.prompts import Prompt
@@ -61,14 +62,10 @@ def script_request(
     request: Request, body: Mapping[str, Any], model: Model, prompt: Prompt, params: SamplingParams
 ) -> ScriptRequest:
     """What the script may know of a prompt's request."""
+    scope = request.scope
+    named, scored = body.get("model") or model.name, params.prompt_logprobs is not None
     return ScriptRequest(
-        endpoint=request.scope["path"],
-        model=body.get("model") or model.name,
-        prompt=prompt.text,
-        prompt_token_ids=prompt.token_ids,
-        body=body,
-        headers=request.headers,
-        scores_prompt=params.prompt_logprobs is not None,
+        scope["path"], named, prompt.text, prompt.token_ids, body, Headers(raw=scope["headers"]), scored
     )
 
 

@@ -77,4 +77,4 @@ def _needs_no_check(prompt: Any) -> bool:
     """A text, or a list of plain token ids: they pass the check as they are, and say nothing about other fields."""
     if isinstance(prompt, str):
         return prompt != ""
-    return isinstance(prompt, list) and bool(prompt) and all(type(part) is int and part >= 0 for part in prompt)
+    return isinstance(prompt, list) and set(map(type, prompt)) == {int} and min(prompt) >= 0

@@ -31,10 +31,11 @@ _NOT_ENCODABLE: Final = "TextEncodeInput must be Union[TextInputSequence, Tuple[
 _SHOWN_PARTS: Final = 8
 
 _KEPT_TEXTS: Final = 8192
-"""How many texts are remembered with their ids, those used last: a test suite asks the same ones again and again."""
+"""How many texts are remembered with their ids, and how many ids with their texts, those used last: a test suite asks
+the same again and again."""
 
 _LONGEST_KEPT: Final = 1024
-"""Characters of a text that is remembered."""
+"""Characters of a text, and ids, that are remembered."""
 
 
 def load_tokenizer(name: str, *, vocab: Sequence[str] = ()) -> HFTokenizer:
@@ -80,6 +81,7 @@ class HFTokenizer:
         self._spelling = Spelling.of(backend)
         self._texts: dict[int, str] = {}
         self._encode_again = lru_cache(maxsize=_KEPT_TEXTS)(self._encode)
+        self._decode_again = lru_cache(maxsize=_KEPT_TEXTS)(self._decode)
 
     def __repr__(self) -> str:
         return f"HFTokenizer({self._name!r}, vocab_size={self.vocab_size})"
@@ -135,11 +137,8 @@ class HFTokenizer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Ids → text; ids without a token give nothing, bytes that are no whole UTF-8 character U+FFFD."""
-        try:
-            return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
-        except OverflowError:  # negative, or above 32 bits
-            known = [token_id for token_id in token_ids if 0 <= token_id < self.vocab_size]
-            return self._backend.decode(known, skip_special_tokens=skip_special_tokens)
+        decode = self._decode_again if len(token_ids) <= _LONGEST_KEPT else self._decode
+        return decode(tuple(token_ids), skip_special_tokens)
 
     def id_to_piece(self, token_id: int) -> str | None:
         """The vocabulary's own spelling of a token ("Ġblue"), or None if there is no such token."""
@@ -252,6 +251,13 @@ class HFTokenizer:
             return tuple(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
         except TypeError as error:
             raise ValidationError(_NOT_ENCODABLE) from error
+
+    def _decode(self, token_ids: tuple[int, ...], skip_special_tokens: bool) -> str:
+        try:
+            return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        except OverflowError:  # negative, or above 32 bits
+            known = [token_id for token_id in token_ids if 0 <= token_id < self.vocab_size]
+            return self._backend.decode(known, skip_special_tokens=skip_special_tokens)
 
     def _piece_bytes(self, token_id: int, piece: str) -> bytes:
         if token_id in self._added_tokens:
