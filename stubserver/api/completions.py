@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
@@ -17,8 +18,8 @@ from starlette.responses import Response
 from stubserver.api.body import read_json
 from stubserver.api.forcing import forced_token_ids
 from stubserver.api.generations import make_generation, request_id, steps_of
-from stubserver.api.logprobs import Display, completion_logprobs, make_display, prompt_logprobs
-from stubserver.api.plans import Plans
+from stubserver.api.logprobs import completion_logprobs, make_display, prompt_logprobs
+from stubserver.api.plans import MAX_PLANS, Plans
 from stubserver.api.prompts import Prompt, Renderer, Truncation, check_given, render_prompts
 from stubserver.api.protocol.common import requested_constraint
 from stubserver.api.protocol.completions import CompletionRequest
@@ -40,23 +41,48 @@ async def create_completion(request: Request) -> Response:
     state = server_state(request)
     body = await read_json(request)
     completion = _prepare(state, request, body)
-    if completion.request.stream:
+    if completion.plan.request.stream:
         for number, generation in enumerate(completion.generations):
             state.follow(generation, f"{completion.head['id']}-{number}")
         return event_stream(_events(completion))
     return json_reply(_full_reply(completion))
 
 
+class _Plan:
+    """What a request asks for, whatever its prompts. Raises RequestError for what can't be done."""
+
+    def __init__(self, state: ServerState, request: CompletionRequest) -> None:
+        if request.stream and request.use_beam_search:
+            raise ValidationError("Streaming is not currently supported with beam search")
+        self.request = request
+        self.model = state.find_model(request.model)
+        self.renderer = make_renderer(request, self.model)
+        self.display = make_display(self.model, request, request.logprobs)
+        self._terms: dict[int, Terms] = {}
+
+    def terms(self, prompt_len: int) -> Terms:
+        """The terms for a prompt of this length, which counts where there is less room than the request asks for.
+
+        Raises ValidationError.
+        """
+        terms = self._terms.get(prompt_len)
+        if terms is None:
+            constraint = requested_constraint(self.request.structured_outputs, self.request.response_format)
+            terms = Terms(self.model, completion_params(self.model, self.request, prompt_len), constraint)
+            if len(self._terms) >= MAX_PLANS:
+                self._terms.clear()
+            self._terms[prompt_len] = terms
+        return terms
+
+
 class _Completion(NamedTuple):
     """A request with everything in place to run it. head: what a full reply and every event begin with."""
 
     head: Mapping[str, Any]
-    model: Model
-    request: CompletionRequest
+    plan: _Plan
     prompts: Sequence[Prompt]
     prompt_tokens: int
     generations: Sequence[Generation]
-    display: Display
 
 
 class _Part(NamedTuple):
@@ -74,40 +100,27 @@ class _Part(NamedTuple):
 
 def _prepare(state: ServerState, request: Request, body: dict[str, Any]) -> _Completion:
     plan, given = state.once(_make_plans).plan(body)
-    parsed = plan.fields
-    if parsed.stream and parsed.use_beam_search:
-        raise ValidationError("Streaming is not currently supported with beam search")
-    model = state.find_model(parsed.model)
-    prompts = render_prompts(plan.once(make_renderer, model), given)
+    model = plan.model
+    prompts = render_prompts(plan.renderer, given)
     forced = forced_token_ids(request.scope, model)
     prompt_tokens, generations = 0, []
     for number, prompt in enumerate(prompts):
         length = len(prompt.token_ids)
         prompt_tokens += length
-        terms = plan.once(_make_terms, model, length)
+        terms = plan.terms(length)
         choices = slice(number * terms.params.n, (number + 1) * terms.params.n)
         generations.append(make_generation(request, body, prompt, terms, forced[choices]))
     head = {
-        "id": f"cmpl-{request_id(request, parsed.request_id)}",
+        "id": f"cmpl-{request_id(request, plan.request.request_id)}",
         "object": "text_completion",
         "created": int(time.time()),
         "model": model.name,
     }
-    return _Completion(head, model, parsed, prompts, prompt_tokens, generations, plan.once(_make_display, model))
+    return _Completion(head, plan, prompts, prompt_tokens, generations)
 
 
-def _make_plans(state: ServerState) -> Plans[CompletionRequest]:
-    return Plans(_ADAPTER, "prompt")
-
-
-def _make_terms(parsed: CompletionRequest, model: Model, prompt_len: int) -> Terms:
-    """The length counts where a prompt leaves less room than the request asks for."""
-    constraint = requested_constraint(parsed.structured_outputs, parsed.response_format)
-    return Terms(model, completion_params(model, parsed, prompt_len), constraint)
-
-
-def _make_display(parsed: CompletionRequest, model: Model) -> Display:
-    return make_display(model, parsed, parsed.logprobs)
+def _make_plans(state: ServerState) -> Plans[CompletionRequest, _Plan]:
+    return Plans(_ADAPTER, "prompt", partial(_Plan, state))
 
 
 def make_renderer(parsed: CompletionRequest, model: Model) -> Renderer:
@@ -150,7 +163,7 @@ def completion_params(model: Model, parsed: CompletionRequest, prompt_len: int) 
 
 def _parts(completion: _Completion) -> Iterator[_Part]:
     """The parts of all choices as they are generated. Raises ValidationError before the first one."""
-    generations, request = completion.generations, completion.request
+    generations, request = completion.generations, completion.plan.request
     for generation in generations:
         generation.check()
     ends: dict[int, int] = {}  # of the choices that have begun: where their text ends
@@ -165,7 +178,7 @@ def _parts(completion: _Completion) -> Iterator[_Part]:
             text, token_ids, positions = _after_prompt(completion, number, step)
         logprobs, end = None, ends.get(index, 0)
         if request.logprobs is not None:
-            logprobs, end = completion_logprobs(token_ids, positions, completion.display, end)
+            logprobs, end = completion_logprobs(token_ids, positions, completion.plan.display, end)
         ends[index] = end
         yield _Part(index, generation, text, logprobs, step.token_ids, step.finish_reason, step.stop_reason, first)
 
@@ -174,7 +187,7 @@ def _after_prompt(
     completion: _Completion, number: int, step: Step
 ) -> tuple[str, Sequence[int], Sequence[PositionLogprobs | None]]:
     """(text, token ids, their values) that a first step shows after the echoed prompt's."""
-    generation, request = completion.generations[number], completion.request
+    generation, request = completion.generations[number], completion.plan.request
     # Asked for ids, vLLM leaves the prompt's text out.
     text = "" if request.return_token_ids else completion.prompts[number].text
     token_ids = generation.request.prompt_token_ids
@@ -186,14 +199,14 @@ def _after_prompt(
 
 def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
     """The events of a stream."""
-    request, settings = completion.request, completion.model.settings
+    request, settings = completion.plan.request, completion.plan.model.settings
     include_usage, continuous = usage_in_stream(request.stream_options, settings)
     generated = [0] * sum(generation.params.n for generation in completion.generations)
     for part in _parts(completion):
         generated[part.number] += len(part.token_ids)
         event = {**completion.head, "choices": [_stream_choice(completion, part)]}
         if part.finish_reason is not None and not include_usage:
-            event["system_fingerprint"] = completion.model.system_fingerprint
+            event["system_fingerprint"] = completion.plan.model.system_fingerprint
         if continuous:
             event["usage"] = usage(len(part.generation.request.prompt_token_ids), generated[part.number])
         yield event
@@ -207,12 +220,12 @@ def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
             **completion.head,
             "choices": [],
             "usage": counts,
-            "system_fingerprint": completion.model.system_fingerprint,
+            "system_fingerprint": completion.plan.model.system_fingerprint,
         }
 
 
 def _stream_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
-    request = completion.request
+    request = completion.plan.request
     shows_prompt = part.first and (request.echo or request.return_token_ids)
     return {
         "index": part.number,
@@ -233,12 +246,12 @@ def _full_reply(completion: _Completion) -> dict[str, Any]:
         generated += len(part.token_ids)
         folded.setdefault(part.number, []).append(part)
     choices = [_full_choice(completion, _joined(folded[index])) for index in sorted(folded)]
-    details = COMPLETION_DETAILS if completion.model.settings.enable_prompt_tokens_details else None
+    details = COMPLETION_DETAILS if completion.plan.model.settings.enable_prompt_tokens_details else None
     return {
         **completion.head,
         "choices": choices,
         "service_tier": None,
-        "system_fingerprint": completion.model.system_fingerprint,
+        "system_fingerprint": completion.plan.model.system_fingerprint,
         "usage": usage(completion.prompt_tokens, generated, details=details, nulls=True),
         "kv_transfer_params": None,
         "ec_transfer_params": None,
@@ -247,7 +260,7 @@ def _full_reply(completion: _Completion) -> dict[str, Any]:
 
 
 def _full_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
-    generation, request = part.generation, completion.request
+    generation, request = part.generation, completion.plan.request
     scored = generation.params.prompt_logprobs is not None
     return {
         "index": part.number,

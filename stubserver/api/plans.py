@@ -7,7 +7,7 @@ sampling parameters of them depends on the fields alone, so the results are kept
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from stubserver.api.body import validate
 
 T = TypeVar("T")
-R = TypeVar("R")
+P = TypeVar("P")
 
 MAX_PLANS = 256
 MAX_SPELLING = 4096
@@ -25,52 +25,40 @@ _PLAIN_MARSHAL = 2
 """The last version of the format that spells equal values alike, whether or not they are one object."""
 
 
-class Plan(Generic[T]):
-    """Checked fields, and what has been made of them so far."""
+class Plans(Generic[T, P]):
+    """The plans of one route, those used last.
 
-    def __init__(self, fields: T) -> None:
-        self.fields = fields
-        self._made: dict[Hashable, Any] = {}
+    prompt_field: the field in which requests may differ. make: checked fields → plan; what it raises, it raises anew
+    for each such request.
+    """
 
-    def once(self, make: Callable[..., R], *args: Hashable) -> R:
-        """`make(fields, *args)`, called once for the same arguments; where it raises, it is called again."""
-        key = (make, *args)
-        made: R | None = self._made.get(key)
-        if made is None:
-            made = make(self.fields, *args)
-            if len(self._made) >= MAX_PLANS:
-                self._made.clear()
-            self._made[key] = made
-        return made
-
-
-class Plans(Generic[T]):
-    """The plans of one route, those used last. `prompt_field`: the field in which requests may differ."""
-
-    def __init__(self, adapter: TypeAdapter[T], prompt_field: str) -> None:
+    def __init__(self, adapter: TypeAdapter[T], prompt_field: str, make: Callable[[T], P]) -> None:
         self._adapter = adapter
         self._prompt_field = prompt_field
-        self._plans: dict[bytes, Plan[T]] = {}
+        self._make = make
+        self._plans: dict[bytes, P] = {}
 
-    def plan(self, body: Any) -> tuple[Plan[T], Any]:
-        """(plan, prompt) of a body; the prompt as it was checked. Raises SchemaError or ValidationError."""
+    def plan(self, body: Any) -> tuple[P, Any]:
+        """(plan, prompt) of a body; the prompt as it was checked. Raises SchemaError, ValidationError, and `make`'s."""
         prompt = body.get(self._prompt_field) if isinstance(body, dict) else None
-        if not _needs_no_check(prompt):
-            fields = validate(body, self._adapter)
-            return Plan(fields), getattr(fields, self._prompt_field)
-        try:
-            key = marshal.dumps({**body, self._prompt_field: None}, _PLAIN_MARSHAL)
-        except ValueError:  # nested too deeply for it
-            fields = validate(body, self._adapter)
-            return Plan(fields), prompt
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = Plan(validate(body, self._adapter))
+        key = self._spelling(body) if _needs_no_check(prompt) else None
+        plan = None if key is None else self._plans.get(key)
+        if plan is not None:
+            return plan, prompt
+        fields = validate(body, self._adapter)
+        plan = self._make(fields)
+        if key is not None and len(key) <= MAX_SPELLING:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
-            if len(key) <= MAX_SPELLING:
-                self._plans[key] = plan
-        return plan, prompt
+            self._plans[key] = plan
+        return plan, getattr(fields, self._prompt_field)
+
+    def _spelling(self, body: dict[str, Any]) -> bytes | None:
+        """What tells fields apart that are not spelled alike, 1 and True too; None for what is nested too deeply."""
+        try:
+            return marshal.dumps({**body, self._prompt_field: None}, _PLAIN_MARSHAL)
+        except ValueError:
+            return None
 
 
 def _needs_no_check(prompt: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -19,6 +20,8 @@ from stubserver.script.faults import Fault
 from stubserver.treatments import Profile
 
 T = TypeVar("T")
+
+_HAS_FAULTS = attrgetter("script.has_faults")
 
 STATE_KEY: Final = "stubserver.state"
 """Where the scope of a request has the state."""
@@ -108,8 +111,8 @@ class ServerState:
 
     @property
     def rules_have_faults(self) -> bool:
-        """Whether a rule of the served scripts may have faults; a script that doesn't say is taken to have some."""
-        return any(map(_may_have_faults, self.models))
+        """Whether a rule of the served scripts has faults."""
+        return any(map(_HAS_FAULTS, self.models))
 
     @property
     def default_model(self) -> str:
@@ -127,10 +130,6 @@ class ServerState:
     def _named(self, name: Any) -> Model:
         """The model of this name; the first one if there is none."""
         return self._by_name.get(name, self.models[0]) if isinstance(name, str) else self.models[0]
-
-
-def _may_have_faults(model: Model) -> bool:
-    return getattr(model.script, "has_faults", True)
 
 
 def server_state(request: Request) -> ServerState:

@@ -44,10 +44,10 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count this value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count this value, as often as it was seen."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
 
     def cumulative(self) -> list[int]:
         """How many values are at most as large as each bound; the last one counts them all."""
@@ -61,16 +61,34 @@ class Stats:
     """
 
     def __init__(self, max_model_len: int, clock: Callable[[], float] = perf_counter) -> None:
-        token_buckets = request_tokens_buckets(max_model_len)
+        self._token_buckets = request_tokens_buckets(max_model_len)
         self.clock = clock
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.finished = Counter(dict.fromkeys(FINISHED_REASONS, 0))
-        self.request_prompt_tokens = Histogram(token_buckets)
-        self.request_generation_tokens = Histogram(token_buckets)
+        # By length, of which there are no more than the context has tokens; sorted into buckets when somebody reads.
+        self._prompt_lengths: Counter[int] = Counter()
+        self._generation_lengths: Counter[int] = Counter()
         self.time_to_first_token = Histogram(TIME_TO_FIRST_TOKEN_BUCKETS)
         self.inter_token_latency = Histogram(INTER_TOKEN_LATENCY_BUCKETS)
         self.e2e_request_latency = Histogram(REQUEST_LATENCY_BUCKETS)
+
+    @property
+    def request_prompt_tokens(self) -> Histogram:
+        """How long the prompts were."""
+        return _histogram(self._prompt_lengths, self._token_buckets)
+
+    @property
+    def request_generation_tokens(self) -> Histogram:
+        """How much was generated."""
+        return _histogram(self._generation_lengths, self._token_buckets)
+
+    def finish(self, reason: str, prompt_tokens: int, generation_tokens: int, seconds: float) -> None:
+        """Count a request that has ended."""
+        self.finished[reason] += 1
+        self._prompt_lengths[prompt_tokens] += 1
+        self._generation_lengths[generation_tokens] += 1
+        self.e2e_request_latency.observe(seconds)
 
     def begin(self, prompt_tokens: int) -> RequestStats:
         """An engine request with a prompt of this length starts now."""
@@ -104,11 +122,14 @@ class RequestStats:
     def finish(self, reason: str) -> None:
         """The step before was the last one."""
         assert self._last is not None
-        stats = self._stats
-        stats.finished[reason] += 1
-        stats.request_prompt_tokens.observe(self._prompt_tokens)
-        stats.request_generation_tokens.observe(self._tokens)
-        stats.e2e_request_latency.observe(self._last - self._started)
+        self._stats.finish(reason, self._prompt_tokens, self._tokens, self._last - self._started)
+
+
+def _histogram(counted: Counter[int], bounds: Sequence[float]) -> Histogram:
+    histogram = Histogram(bounds)
+    for value, times in counted.items():
+        histogram.observe(value, times)
+    return histogram
 
 
 def request_tokens_buckets(max_model_len: int) -> tuple[float, ...]:

@@ -105,8 +105,8 @@ class RecordedScript:
 
     @property
     def has_faults(self) -> bool:
-        """Whether a rule has faults; a script that doesn't say is taken to have some."""
-        return getattr(self._script, "has_faults", True)
+        """Whether a rule has faults."""
+        return self._script.has_faults
 
     def bind(self, request: ScriptRequest) -> Answer:
         """What answers this request. Raises UnrecordedError, by what the first row and the request tell."""

@@ -108,6 +108,11 @@ class Script(Protocol):
         """V: the length of every row."""
         ...
 
+    @property
+    def has_faults(self) -> bool:
+        """Whether its answers may have faults."""
+        ...
+
     def bind(self, request: ScriptRequest) -> Answer:
         """What answers this request. Raises UnscriptedError if nothing does."""
         ...

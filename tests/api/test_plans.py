@@ -6,16 +6,23 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
+from starlette.testclient import TestClient
 
 from stubserver.api.plans import MAX_PLANS, MAX_SPELLING, Plans
 from stubserver.api.protocol.completions import CompletionRequest
 from stubserver.app import create_app
-from stubserver.errors import SchemaError, ValidationError
-from stubserver.sampling.params import SamplingParams
+from stubserver.errors import NotFoundError, SchemaError, ValidationError
 
 
-def plans() -> Plans[CompletionRequest]:
-    return Plans(TypeAdapter(CompletionRequest), "prompt")
+class Plan:
+    """Of these fields, as far as the tests are concerned."""
+
+    def __init__(self, fields: CompletionRequest) -> None:
+        self.fields = fields
+
+
+def plans() -> Plans[CompletionRequest, Plan]:
+    return Plans(TypeAdapter(CompletionRequest), "prompt", Plan)
 
 
 def test_requests_that_differ_in_their_prompt_share_a_plan() -> None:
@@ -78,17 +85,50 @@ def test_plans_are_bounded_in_number_and_size() -> None:
     assert all(len(key) <= MAX_SPELLING for key in kept._plans)
 
 
-def test_parameters_belong_to_a_model_and_a_length() -> None:
-    models = [model for app in (create_app(), create_app()) for model in app.state.server.models]
-    plan, _ = plans().plan({"prompt": "a"})
-    made: list[tuple[Any, int]] = []
+def test_what_can_not_be_nested_in_a_key_is_checked_each_time() -> None:
+    kept, nested = plans(), {}
+    for _ in range(2500):
+        nested = {"a": nested}
+    first, second = (kept.plan({"prompt": "a", "vllm_xargs": None, "user": "x", "extra": nested})[0] for _ in range(2))
+    assert first is not second
+    assert not kept._plans
 
-    def make(fields: CompletionRequest, model: Any, prompt_len: int) -> SamplingParams:
-        made.append((model, prompt_len))
-        return SamplingParams()
 
+def test_a_plan_that_is_refused_is_refused_every_time() -> None:
+    made = []
+
+    def make(fields: CompletionRequest) -> None:
+        made.append(fields)
+        raise NotFoundError("No such model", parameter="model")
+
+    kept = Plans(TypeAdapter(CompletionRequest), "prompt", make)
     for _ in range(2):
-        for model in models:
-            for prompt_len in (1, 2):
-                plan.once(make, model, prompt_len)
-    assert made == [(model, length) for model in models for length in (1, 2)]
+        with pytest.raises(NotFoundError):
+            kept.plan({"prompt": "a"})
+    assert len(made) == 2
+
+
+def ask(client: TestClient, **fields: Any) -> Any:
+    return client.post("/v1/completions", json={"model": "stub", **fields}).json()
+
+
+def test_the_room_that_is_left_belongs_to_a_prompts_length() -> None:
+    """Each prompt is one of ten tokens and as much as the request asks for where it fits."""
+    script = {"rules": [{"steps": [{"tokens": [300]}], "then": "repeat"}]}
+    with TestClient(create_app(script, served_model_name=["stub"], max_model_len=10)) as client:
+        for length, expected in ((3, 5), (8, 2), (3, 5), (9, 1)):
+            reply = ask(client, prompt=[300] * length, max_tokens=5, return_token_ids=True)
+            assert reply["choices"][0]["token_ids"] == [300] * expected
+
+
+def test_another_script_gets_plans_of_its_own() -> None:
+    app = create_app({"rules": [{"steps": [{"tokens": [300]}]}], "served_model_name": "stub"})
+    with TestClient(app) as client:
+        fields = {"prompt": "a", "max_tokens": 1, "return_token_ids": True}
+        before = ask(client, **fields)
+        app.state.server.load({"rules": [{"steps": [{"tokens": [301]}]}], "served_model_name": "other"})
+        refused = ask(client, **fields)
+        after = ask(client, **fields | {"model": "other"})
+    assert before["choices"][0]["token_ids"] == [300]
+    assert refused["error"]["code"] == 404
+    assert after["choices"][0]["token_ids"] == [301]
