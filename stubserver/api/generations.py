@@ -35,7 +35,7 @@ def make_generation(
     seen = script_request(request, body, model, prompt, params)
     entry: Entry | None = request.scope.get(SCOPE_KEY)
     record = None if entry is None else entry.begin(model, seen, params)
-    generation = Generation(terms, seen, model.script.bind(seen), forced)
+    generation = Generation(terms, seen, model.script.bind(seen), forced, tokenized=prompt.tokenized)
     if record is not None:
         record.rule, generation.record = generation.answer.rule, record.add
     answered: Answered | None = request.scope.get(ANSWERED)

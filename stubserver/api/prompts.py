@@ -12,10 +12,14 @@ PromptInput = Sequence[int] | Sequence[Sequence[int]] | str | Sequence[str]
 
 
 class Prompt(NamedTuple):
-    """`text` is what echo shows: the text as it came (not truncated), or the ids decoded."""
+    """`text` is what echo shows: the text as it came (not truncated), or the ids decoded.
+
+    tokenized: whether the ids are the tokenizer's own, and not the client's.
+    """
 
     token_ids: list[int]
     text: str
+    tokenized: bool = False
 
 
 class Truncation(NamedTuple):
@@ -61,6 +65,7 @@ class Renderer:
     def prompt(self, given: str | Sequence[int]) -> Prompt:
         """One prompt as token ids. Raises ValidationError if it is too long."""
         tokenizer, limit = self._tokenizer, self._limit
+        tokenized = isinstance(given, str)
         if isinstance(given, str):
             if len(given) > limit and self._truncation.limit is None:
                 self._check_characters(given)
@@ -71,8 +76,8 @@ class Renderer:
         if keep is not None and keep < len(token_ids):
             token_ids = token_ids[len(token_ids) - keep :] if self._truncation.side == "left" else token_ids[:keep]
         if len(token_ids) > limit:
-            raise self._too_long(len(token_ids), tokenized=isinstance(given, str))
-        return Prompt(token_ids, text)
+            raise self._too_long(len(token_ids), tokenized=tokenized)
+        return Prompt(token_ids, text, tokenized)
 
     def _check_characters(self, text: str) -> None:
         longest = self._limit * self._tokenizer.max_chars_per_token

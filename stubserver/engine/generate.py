@@ -65,13 +65,19 @@ Recorder = Callable[[int, int, Logits, Logits], None]
 class Generation:
     """One prompt of a request.
 
-    answer: the script, bound to this request. forced: token ids per choice that decoding has to follow. `check` comes
-    before the rest. record: is told of every step, where somebody keeps a journal. aborted: ends all choices at their
-    next step.
+    answer: the script, bound to this request. forced: token ids per choice that decoding has to follow. tokenized:
+    whether the prompt's ids are the tokenizer's own, so that they need no check. `check` comes before the rest.
+    record: is told of every step, where somebody keeps a journal. aborted: ends all choices at their next step.
     """
 
     def __init__(
-        self, terms: Terms, request: ScriptRequest, answer: Answer, forced: Sequence[Sequence[int]] = ()
+        self,
+        terms: Terms,
+        request: ScriptRequest,
+        answer: Answer,
+        forced: Sequence[Sequence[int]] = (),
+        *,
+        tokenized: bool = False,
     ) -> None:
         self.terms = terms
         self.model = terms.model
@@ -79,6 +85,7 @@ class Generation:
         self.request = request
         self.answer = answer
         self.forced = forced
+        self.tokenized = tokenized
         self.record: Recorder | None = None
         self.aborted = False
 
@@ -89,7 +96,8 @@ class Generation:
         prompt, limit = self.request.prompt_token_ids, self.model.settings.max_model_len
         if len(prompt) >= limit:
             raise no_room(len(prompt), limit)
-        check_prompt(self.model, prompt)
+        if not (self.tokenized and prompt):
+            check_prompt(self.model, prompt)
         if self.params.trace_decode_token_ids:
             self.params = follow_trace(self.params, limit - len(prompt))
             self.terms = Terms(self.model, self.params)
