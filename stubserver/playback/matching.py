@@ -17,10 +17,10 @@ Repeat = Literal["last", "loop", "error"]
 MAX_SHOWN = 6
 """Differences that a miss lists."""
 
-MAX_KNOWN = 4096
+MAX_KNOWN = 8192
 """Spellings of requests whose key is kept, so that a repeated one costs a look-up."""
 
-MAX_KNOWN_BYTES = 16 * 1024
+MAX_KNOWN_BYTES = 4096
 """The longest body that is kept so."""
 
 Key = tuple[str, str, str]

@@ -21,6 +21,9 @@ from stubserver.playback.exchange import Event, Exchange, Headers, Reply, Reques
 
 REDACTED = "REDACTED"
 
+SHORT = 64
+"""Characters of a text that is looked through once, and known from then on: names, media types, paths."""
+
 KEPT_REQUEST_HEADERS = frozenset({"accept", "content-type"})
 
 _SECRET_HEADER = re.compile(
@@ -72,6 +75,7 @@ class Redaction:
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         self._patterns = [re.compile(pattern) for pattern in _PATTERNS] + [_compile(pattern) for pattern in patterns]
+        self._match_again = lru_cache(maxsize=4096)(self._match)
 
     def request(self, request: Request, secrets: Sequence[str]) -> Request:
         """The request without secrets."""
@@ -95,6 +99,9 @@ class Redaction:
         """A text without secrets."""
         for secret in secrets:
             text = text.replace(secret, REDACTED)
+        return self._match_again(text) if len(text) <= SHORT else self._match(text)
+
+    def _match(self, text: str) -> str:
         for pattern in self._patterns:
             text = pattern.sub(_keep_name, text)
         return text
