@@ -50,8 +50,8 @@ class IncrementalDetokenizer:
     bare_tokens: id → text of added tokens which, where they follow one another, give this text instead of what the
     decoder makes of them (spaces_between_special_tokens=False).
 
-    Source: vLLM 0.32.0, `v1/engine/detokenizer.py`. Its stream decodes the prompt; here that waits for a token that
-    needs it.
+    Source: vLLM 0.32.0, `v1/engine/detokenizer.py`, which decodes everything by a stream. Here tokens that add their own
+    text in any case do without: the stream is there from another token on until the next one of them.
     """
 
     def __init__(
@@ -65,28 +65,26 @@ class IncrementalDetokenizer:
     ) -> None:
         self._backend = backend
         self._whole_texts = whole_texts
-        self._prompt_token_ids = prompt_token_ids
-        self._output_token_ids: list[int] = []
         self._skip_special_tokens = skip_special_tokens
         self._bare_tokens = bare_tokens
         self._after_bare = False
+        self._before: Sequence[int] = prompt_token_ids[-1:]
         self._stream: DecodeStream | None = None
-        if bare_tokens or (prompt_token_ids and not whole_texts[prompt_token_ids[-1]]):
-            self._stream = self._new_stream()
+        if bare_tokens or not all(map(whole_texts.__getitem__, self._before)):
+            self._stream = DecodeStream(ids=list(prompt_token_ids), skip_special_tokens=skip_special_tokens)
 
     def step(self, token_id: int) -> str:
         """The text that this token completes: "" while a character is unfinished."""
+        whole = self._whole_texts[token_id]
         if self._stream is None:
-            text = self._whole_texts[token_id]
-            if text:
-                self._output_token_ids.append(token_id)
-                return text
-            self._stream = self._new_stream()
-        return self._decode(self._stream, token_id)
-
-    def _new_stream(self) -> DecodeStream:
-        ids = [*self._prompt_token_ids, *self._output_token_ids]
-        return DecodeStream(ids=ids, skip_special_tokens=self._skip_special_tokens)
+            if whole:
+                self._before = (token_id,)
+                return whole
+            self._stream = DecodeStream(ids=list(self._before), skip_special_tokens=self._skip_special_tokens)
+        text = self._decode(self._stream, token_id)
+        if whole and not self._bare_tokens:
+            self._stream, self._before = None, (token_id,)
+        return text
 
     def _decode(self, stream: DecodeStream, token_id: int) -> str:
         text = self._step(stream, token_id)
