@@ -1,4 +1,5 @@
--- For wrk: sends the bodies of a file, a line each, in turn; the last line that it prints is the measurement as JSON.
+-- For wrk: sends the bodies of a file, a line each, in turn, from the one on that the second argument says; the last line
+-- that it prints is the measurement as JSON.
 
 local requests, turn = {}, 0
 
@@ -7,6 +8,7 @@ function init(args)
   for body in io.lines(args[1]) do
     requests[#requests + 1] = wrk.format("POST", "/v1/completions", headers, body)
   end
+  turn = tonumber(args[2]) % #requests
 end
 
 function request()

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -37,20 +38,24 @@ class Run(NamedTuple):
     calls: int
     peers: Mapping[str, str]
 
-    def load(self, server: Server, bodies: Path, connections: int) -> Load:
-        return run_load(self.tool, server.port, bodies, connections, self.seconds)
+    def load(self, server: Server, bodies: Path, connections: int, start: int = 0) -> Load:
+        return run_load(self.tool, server.port, bodies, connections, self.seconds, start)
 
 
 def label_read(run: Run) -> Iterator[Figure]:
     """Requests per second and latency of a label read."""
     bodies = label_bodies(run, workload.texts())
     as_ids = workload.write_bodies(run.folder / "ids", map(workload.label_read, workload.token_ids()))
+    fresh = workload.write_bodies(
+        run.folder / "fresh", map(workload.label_read, workload.texts(workload.FRESH_PROMPTS))
+    )
+    starts = count(0, workload.FRESH_PROMPTS // (run.rounds + 1))
     with ExitStack() as stack:
         ours, bare = start_pair(run, stack)
         peers = start_peers(run, stack)
 
-        def rate(server: Server, asked: Path = bodies) -> float:
-            return per_second(run.load(server, asked, 16))
+        def rate(server: Server, asked: Path, start: int = 0) -> float:
+            return per_second(run.load(server, asked, 16, start))
 
         def latency(server: Server) -> float:
             return run.load(server, bodies, 1).median_us
@@ -58,17 +63,22 @@ def label_read(run: Run) -> Iterator[Figure]:
         rates = interleaved(
             run.rounds,
             {
-                "ours": partial(rate, ours),
+                "texts": partial(rate, ours, bodies),
+                "bare, texts": partial(rate, bare, bodies),
                 "ids": partial(rate, ours, as_ids),
-                "bare": partial(rate, bare),
-                **{name: partial(rate, peer) for name, peer in peers.items()},
+                "bare, ids": partial(rate, bare, as_ids),
+                "fresh": lambda: rate(ours, fresh, next(starts)),
+                **{name: partial(rate, peer, bodies) for name, peer in peers.items()},
             },
         )
-        bare_rates = rates.pop("bare")
-        for name, values in rates.items():
-            shown = {"ours": "16 connections", "ids": "16 connections, prompts as token ids"}.get(name, name)
-            goal = None if name in peers else Goal("≥", 0.5)
-            yield Figure("label_read", shown, "requests/s", values, "bare", bare_rates, goal)
+        shown = {
+            "texts": ("16 connections", "bare, texts", Goal("≥", 0.5)),
+            "ids": ("16 connections, prompts as token ids", "bare, ids", Goal("≥", 0.5)),
+            "fresh": ("16 connections, no text twice", "bare, texts", None),
+            **{name: (name, "bare, texts", None) for name in peers},
+        }
+        for name, (label, reference, goal) in shown.items():
+            yield Figure("label_read", label, "requests/s", rates[name], "bare", rates[reference], goal)
         times = interleaved(run.rounds, {"ours": partial(latency, ours), "bare": partial(latency, bare)})
         yield Figure(
             "label_read", "median latency, 1 connection", "µs", times["ours"], "bare", times["bare"], Goal("≤", 2.5)

@@ -39,24 +39,25 @@ def default_tool() -> str:
     return "wrk" if shutil.which("wrk") else "own"
 
 
-def run_load(tool: str, port: int, bodies: Path, connections: int, seconds: int) -> Load:
-    """Post the bodies, a line each, in turn. Raises LoadError."""
+def run_load(tool: str, port: int, bodies: Path, connections: int, seconds: int, start: int = 0) -> Load:
+    """Post the bodies, a line each, in turn from number `start` on. Raises LoadError."""
     run = run_wrk if tool == "wrk" else run_own
-    load = run(port, bodies, connections, seconds)
+    load = run(port, bodies, connections, seconds, start)
     if load.errors or not load.bytes:
         raise LoadError(f"{load.errors} errors, {load.bytes} bytes")
     return load
 
 
-def run_wrk(port: int, bodies: Path, connections: int, seconds: int) -> Load:
+def run_wrk(port: int, bodies: Path, connections: int, seconds: int, start: int) -> Load:
     options = ["-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "-s", str(LUA)]
-    command = ["wrk", *options, f"http://{HOST}:{port}", "--", str(bodies)]
+    command = ["wrk", *options, f"http://{HOST}:{port}", "--", str(bodies), str(start)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return Load(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def run_own(port: int, bodies: Path, connections: int, seconds: int) -> Load:
+def run_own(port: int, bodies: Path, connections: int, seconds: int, start: int) -> Load:
     requests = [http_request(body) for body in bodies.read_bytes().splitlines()]
+    requests = requests[start % len(requests) :] + requests[: start % len(requests)]
     return asyncio.run(_run_clients(port, requests, connections, seconds))
 
 

@@ -16,6 +16,8 @@ BIGRAM = Path(__file__).parents[1] / "fixtures" / "bigram512" / "script.yaml"
 LABELS = (276, 327, 328, 329)
 PROMPT_TOKENS = 20
 PROMPTS = 5000
+FRESH_PROMPTS = 200_000
+"""So many that none comes again before the server has forgotten it."""
 SMALL_VOCABULARY, LARGE_VOCABULARY = 512, 151_936
 DENSE_ROWS = 16
 STREAM_TOKENS = 256

@@ -17,7 +17,7 @@ from stubserver.errors import GenerationError, ValidationError
 from stubserver.sampling.logits import Kept, Logits
 from stubserver.sampling.logprobs import LogprobsMode, TokenLogprobs, gather_token_ids, gather_top
 from stubserver.sampling.params import SamplingParams
-from stubserver.sampling.pipeline import StepState, kept_result, process_logits
+from stubserver.sampling.pipeline import StepState, process_logits
 from stubserver.sampling.sampler import draw, make_rng
 from stubserver.sampling.sampling_mask import sampling_mask
 from stubserver.script.context import Answer, Context, ScriptRequest
@@ -178,7 +178,10 @@ class _Choice:
         raw = generation.answer.next_logits(self._context)
         if self._grammar:
             raw = self._grammar.apply(raw)
-        processed = kept_result(raw, terms.params) or process(terms.model, raw, terms.params, self._state)
+        # What `process` keeps, found without what it needs to make it.
+        processed = raw.kept and raw.kept.get(terms.params)
+        if not processed:
+            processed = process(terms.model, raw, terms.params, self._state)
         if len(output) < len(self._forced):
             token_id = self._forced[len(output)]
         else:

@@ -58,6 +58,7 @@ class Stats:
     """The counters of one model. clock: seconds from any fixed point.
 
     prompt_tokens and generation_tokens count while requests run; `finished` and the other histograms at their end.
+    prompt_lengths, generation_lengths: how many ended with so many tokens; a context has so many lengths, no more.
     """
 
     def __init__(self, max_model_len: int, clock: Callable[[], float] = perf_counter) -> None:
@@ -66,9 +67,8 @@ class Stats:
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.finished = Counter(dict.fromkeys(FINISHED_REASONS, 0))
-        # By length, of which there are no more than the context has tokens; sorted into buckets when somebody reads.
-        self._prompt_lengths: Counter[int] = Counter()
-        self._generation_lengths: Counter[int] = Counter()
+        self.prompt_lengths: Counter[int] = Counter()
+        self.generation_lengths: Counter[int] = Counter()
         self.time_to_first_token = Histogram(TIME_TO_FIRST_TOKEN_BUCKETS)
         self.inter_token_latency = Histogram(INTER_TOKEN_LATENCY_BUCKETS)
         self.e2e_request_latency = Histogram(REQUEST_LATENCY_BUCKETS)
@@ -76,19 +76,12 @@ class Stats:
     @property
     def request_prompt_tokens(self) -> Histogram:
         """How long the prompts were."""
-        return _histogram(self._prompt_lengths, self._token_buckets)
+        return _histogram(self.prompt_lengths, self._token_buckets)
 
     @property
     def request_generation_tokens(self) -> Histogram:
         """How much was generated."""
-        return _histogram(self._generation_lengths, self._token_buckets)
-
-    def finish(self, reason: str, prompt_tokens: int, generation_tokens: int, seconds: float) -> None:
-        """Count a request that has ended."""
-        self.finished[reason] += 1
-        self._prompt_lengths[prompt_tokens] += 1
-        self._generation_lengths[generation_tokens] += 1
-        self.e2e_request_latency.observe(seconds)
+        return _histogram(self.generation_lengths, self._token_buckets)
 
     def begin(self, prompt_tokens: int) -> RequestStats:
         """An engine request with a prompt of this length starts now."""
@@ -122,7 +115,11 @@ class RequestStats:
     def finish(self, reason: str) -> None:
         """The step before was the last one."""
         assert self._last is not None
-        self._stats.finish(reason, self._prompt_tokens, self._tokens, self._last - self._started)
+        stats = self._stats
+        stats.finished[reason] += 1
+        stats.prompt_lengths[self._prompt_tokens] += 1
+        stats.generation_lengths[self._tokens] += 1
+        stats.e2e_request_latency.observe(self._last - self._started)
 
 
 def _histogram(counted: Counter[int], bounds: Sequence[float]) -> Histogram:

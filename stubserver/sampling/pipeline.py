@@ -119,22 +119,16 @@ LARGEST_KEPT = 4096
 def process_logits(raw: Logits, params: SamplingParams, state: StepState, runner: ModelRunner) -> Logits:
     """Raw → processed logits of one step.
 
-    What a shared row becomes by the same parameters is worked out once, where nothing else counts.
+    What a shared row becomes by the same parameters is worked out once, where nothing else counts, and kept by them.
     """
     if raw.kept is None or params.depends_on_output or state.custom_processors:
         return _run_stages(raw, params, state, runner)
-    processed = kept_result(raw, params)
+    processed: Logits | None = raw.kept.get(params)
     if processed is None:
         processed = _run_stages(raw, params, state, runner)
         if len(processed.values) <= LARGEST_KEPT:
             raw.kept.keep(params, processed if processed is raw else processed.shared())
     return processed
-
-
-def kept_result(raw: Logits, params: SamplingParams) -> Logits | None:
-    """What `process_logits` has made of these by these parameters, if it was kept."""
-    kept: Logits | None = None if raw.kept is None else raw.kept.get(params)
-    return kept
 
 
 def _run_stages(raw: Logits, params: SamplingParams, state: StepState, runner: ModelRunner) -> Logits:

@@ -50,8 +50,8 @@ class IncrementalDetokenizer:
     bare_tokens: id → text of added tokens which, where they follow one another, give this text instead of what the
     decoder makes of them (spaces_between_special_tokens=False).
 
-    Source: vLLM 0.32.0, `v1/engine/detokenizer.py`, which decodes everything by a stream. Here tokens that add their own
-    text in any case do without: the stream is there from another token on until the next one of them.
+    Source: vLLM 0.32.0, `v1/engine/detokenizer.py`, which decodes everything by a stream. Here tokens that add their
+    own text in any case do without: the stream is there from another token on until the next one of them.
     """
 
     def __init__(
