@@ -8,6 +8,8 @@ from functools import cached_property
 from itertools import repeat
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from stubserver.engine.grammar import Grammar
 from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
@@ -105,7 +107,7 @@ class Generation:
 
     def steps(self) -> Iterator[tuple[int, Step]]:
         """(choice, step) of all n choices in turn, a token of each, until the last one has finished."""
-        return in_turn([_Choice(self, index).steps() for index in range(self.params.n)])
+        return in_turn([_choose_tokens(self, index, _rng(self.terms, index)) for index in range(self.params.n)])
 
     @cached_property
     def prompt_logprobs(self) -> list[PositionLogprobs | None]:
@@ -130,103 +132,96 @@ class Generation:
         )
 
 
-class _Choice:
-    """One of the n outputs of a generation, as it grows."""
+def _choose_tokens(generation: Generation, index: int, rng: np.random.Generator | None) -> Iterator[Step]:
+    """The steps of one of the n outputs, a token each; the last one has the finish reason. rng: None if greedy."""
+    terms, request, record = generation.terms, generation.request, generation.record
+    model, params, prompt = terms.model, terms.params, request.prompt_token_ids
+    forced = generation.forced[index] if index < len(generation.forced) else ()
+    grammar = Grammar(terms.grammar, model.grammar_tokens) if terms.grammar else None
+    detokenizer = model.tokenizer.detokenizer(prompt, skip_special_tokens=params.skip_special_tokens)
+    # Without stop strings, text shows as it comes.
+    shown = OutputText(params.stop, params.include_stop_str_in_output) if params.stop else None
+    room = min(params.max_tokens, model.settings.max_model_len - len(prompt))
+    output: list[int] = []
+    context = Context(request, prompt, output, model.settings.seed)  # with the list itself, which grows
+    next_logits = generation.answer.next_logits
+    stats = model.stats.begin(len(prompt))
 
-    def __init__(self, generation: Generation, index: int) -> None:
-        terms, request = generation.terms, generation.request
-        model, params, prompt = terms.model, terms.params, request.prompt_token_ids
-        self._generation = generation
-        self._terms = terms
-        self._index = index
-        self._forced = generation.forced[index] if index < len(generation.forced) else ()
-        self._grammar = Grammar(terms.grammar, model.grammar_tokens) if terms.grammar else None
-        self._rng = None if terms.greedy else make_rng(_choice_seed(model, params, index))
-        self._detokenizer = model.tokenizer.detokenizer(prompt, skip_special_tokens=params.skip_special_tokens)
-        # Without stop strings, text shows as it comes.
-        self._text = OutputText(params.stop, params.include_stop_str_in_output) if params.stop else None
-        self._room = min(params.max_tokens, model.settings.max_model_len - len(prompt))
-        self._output: list[int] = []
-        self._context = Context(request, prompt, self._output, model.settings.seed)  # with the list itself, which grows
-
-    @cached_property
-    def _state(self) -> StepState:
-        """What the pipeline may know, if it runs."""
-        terms, prompt = self._terms, self._context.prompt_token_ids
-        processors = terms.model.custom_processors
-        return StepState(prompt, self._output, terms.ending_token_ids, terms.grammar is not None, processors)
-
-    def steps(self) -> Iterator[Step]:
-        """A step a token; the last one has the finish reason."""
-        generation = self._generation
-        stats = self._terms.model.stats.begin(len(generation.request.prompt_token_ids))
-        while not generation.aborted:
-            step = self._next()
-            stats.advance()
-            if step.finish_reason is not None:
-                stats.finish(step.finish_reason)
-                yield step
-                return
-            yield step
-        # Finished, but not counted as that: vLLM's metrics don't either.
-        text = self._text.take(finished=True) if self._text else ""
-        yield Step([], text, [] if self._terms.reported else None, "abort")
-
-    def _next(self) -> Step:
-        """Logits → token → what is reported of it."""
-        generation, terms, output = self._generation, self._terms, self._output
-        raw = generation.answer.next_logits(self._context)
-        if self._grammar:
-            raw = self._grammar.apply(raw)
-        # What `process` keeps, found without what it needs to make it.
-        processed = raw.kept and raw.kept.get(terms.params)
-        if not processed:
-            processed = process(terms.model, raw, terms.params, self._state)
-        if len(output) < len(self._forced):
-            token_id = self._forced[len(output)]
+    while not generation.aborted:
+        raw = next_logits(context)
+        if grammar is not None:
+            raw = grammar.apply(raw)
+        # What was kept is found without what it takes to make it.
+        processed = (raw.kept and raw.kept.get(params)) or _process(terms, raw, context)
+        if len(output) < len(forced):
+            token_id = forced[len(output)]
         else:
-            token_id = processed.best if self._rng is None else draw(processed, self._rng)
-        if generation.record is not None:
-            generation.record(self._index, token_id, raw, processed)
-        logprobs = [self._report(raw if terms.reports_raw else processed, token_id)] if terms.reported else None
+            token_id = processed.best if rng is None else draw(processed, rng)
+        if record is not None:
+            record(index, token_id, raw, processed)
+        logprobs = (
+            [_report(terms, raw if terms.reports_raw else processed, token_id, output)] if terms.reported else None
+        )
         mask = [sampling_mask(processed)] if terms.returns_mask else None
-        if self._grammar:
-            self._grammar.accept(token_id)
+        if grammar is not None:
+            grammar.accept(token_id)
         output.append(token_id)
-        return self._step(token_id, logprobs, mask)
 
-    def _step(
-        self, token_id: int, logprobs: list[PositionLogprobs] | None, sampling_mask: list[list[int]] | None
-    ) -> Step:
-        """The newest token → whether it ends the choice (order: vLLM's `v1/core/sched/utils.py`), and its text."""
-        terms, output = self._terms, self._output
+        # In the order of vLLM 0.32.0, `v1/core/sched/utils.py`.
         finish_reason: str | None = None
         stop_reason: int | str | None = None
         if token_id in terms.stop_reasons:
             finish_reason, stop_reason = "stop", terms.stop_reasons[token_id]
-        elif len(output) >= self._room:
+        elif len(output) >= room:
             finish_reason = "length"
         # A token that stops the generation is no part of the text.
-        hidden = finish_reason == "stop" and not terms.params.include_stop_str_in_output
-        text = "" if hidden else self._detokenizer.step(token_id)
-        if self._text is not None:
-            stop = self._text.append(text, look_for_stop=len(output) > terms.params.min_tokens)
+        hidden = finish_reason == "stop" and not params.include_stop_str_in_output
+        text = "" if hidden else detokenizer.step(token_id)
+        if shown is not None:
+            stop = shown.append(text, look_for_stop=len(output) > params.min_tokens)
             if stop is not None:
                 finish_reason, stop_reason = "stop", stop
-            text = self._text.take(finished=finish_reason is not None)
-        return Step([token_id], text, logprobs, finish_reason, stop_reason, sampling_mask)
+            text = shown.take(finished=finish_reason is not None)
 
-    def _report(self, logits: Logits, token_id: int) -> PositionLogprobs:
-        """The values to return; those of shared logits are put together once."""
-        key = (self._terms.reported, token_id)
-        position: PositionLogprobs | None = None if logits.kept is None else logits.kept.get(key)
-        if position is None:
-            found = _gather(logits, self._terms, token_id)
-            position = decode_logprobs(self._terms.model, found, self._output[-CONTEXT_TOKENS:])
-            if logits.kept is not None and _is_worth_keeping(position, self._terms.model):
-                position.kept = Kept()
-                logits.kept.keep(key, position)
-        return position
+        stats.advance()
+        if finish_reason is not None:
+            stats.finish(finish_reason)
+            yield Step([token_id], text, logprobs, finish_reason, stop_reason, mask)
+            return
+        yield Step([token_id], text, logprobs, None, None, mask)
+    # Finished, but not counted as that: vLLM's metrics don't either.
+    yield Step([], shown.take(finished=True) if shown else "", [] if terms.reported else None, "abort")
+
+
+def _rng(terms: Terms, index: int) -> np.random.Generator | None:
+    if terms.greedy:
+        return None
+    seed = terms.params.seed
+    return make_rng(terms.model.next_seed() if seed is None else seed + index)
+
+
+def _process(terms: Terms, raw: Logits, context: Context) -> Logits:
+    state = StepState(
+        context.prompt_token_ids,
+        context.output_token_ids,
+        terms.ending_token_ids,
+        terms.grammar is not None,
+        terms.model.custom_processors,
+    )
+    return process(terms.model, raw, terms.params, state)
+
+
+def _report(terms: Terms, logits: Logits, token_id: int, output: Sequence[int]) -> PositionLogprobs:
+    """The values to return for the token after `output`; those of shared logits are put together once."""
+    kept, key = logits.kept, (terms.reported, token_id)
+    position: PositionLogprobs | None = None if kept is None else kept.get(key)
+    if position is None:
+        found = _gather(logits, terms, token_id)
+        position = decode_logprobs(terms.model, found, output[-CONTEXT_TOKENS:])
+        if kept is not None and _is_worth_keeping(position, terms.model):
+            position.kept = Kept()
+            kept.keep(key, position)
+    return position
 
 
 def in_turn(sources: Sequence[Iterator[T]]) -> Iterator[tuple[int, T]]:
@@ -305,7 +300,3 @@ def _is_worth_keeping(position: PositionLogprobs, model: Model) -> bool:
     if len(position.token_ids) > MOST_KEPT:
         return False
     return not any(model.tokenizer.token_text(token_id).endswith(REPLACEMENT) for token_id in position.token_ids)
-
-
-def _choice_seed(model: Model, params: SamplingParams, index: int) -> int:
-    return model.next_seed() if params.seed is None else params.seed + index

@@ -31,57 +31,67 @@ INTER_TOKEN_LATENCY_BUCKETS = (
 )
 
 
+BATCH = 256
+"""How many values a histogram puts into its buckets at once: a label read only leaves them behind."""
+
+
 class Histogram:
-    """Observed values, counted by bucket. `bounds`: the largest value of each bucket, ascending; one more has the rest.
+    """Observed values, counted by bucket. `bounds`: the largest of each bucket, ascending; one more has the rest."""
 
-    counts: of each bucket alone, [len(bounds) + 1]. sum: of all values.
-    """
-
-    __slots__ = ("bounds", "counts", "sum")
+    __slots__ = ("_counts", "_new", "_sum", "bounds")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        self._new: list[float] = []
 
-    def observe(self, value: float, times: int = 1) -> None:
-        """Count this value, as often as it was seen."""
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.sum += value * times
+    def observe(self, value: float) -> None:
+        """Count this value."""
+        self._new.append(value)
+        if len(self._new) >= BATCH:
+            self._sort()
+
+    @property
+    def counts(self) -> list[int]:
+        """Of each bucket alone, [len(bounds) + 1]."""
+        self._sort()
+        return self._counts
+
+    @property
+    def sum(self) -> float:
+        """Of all values."""
+        self._sort()
+        return self._sum
 
     def cumulative(self) -> list[int]:
         """How many values are at most as large as each bound; the last one counts them all."""
         return list(accumulate(self.counts))
+
+    def _sort(self) -> None:
+        for value in self._new:
+            self._counts[bisect_left(self.bounds, value)] += 1
+            self._sum += value
+        self._new.clear()
 
 
 class Stats:
     """The counters of one model. clock: seconds from any fixed point.
 
     prompt_tokens and generation_tokens count while requests run; `finished` and the other histograms at their end.
-    prompt_lengths, generation_lengths: how many ended with so many tokens; a context has so many lengths, no more.
     """
 
     def __init__(self, max_model_len: int, clock: Callable[[], float] = perf_counter) -> None:
-        self._token_buckets = request_tokens_buckets(max_model_len)
+        token_buckets = request_tokens_buckets(max_model_len)
         self.clock = clock
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.finished = Counter(dict.fromkeys(FINISHED_REASONS, 0))
-        self.prompt_lengths: Counter[int] = Counter()
-        self.generation_lengths: Counter[int] = Counter()
+        self.request_prompt_tokens = Histogram(token_buckets)
+        self.request_generation_tokens = Histogram(token_buckets)
         self.time_to_first_token = Histogram(TIME_TO_FIRST_TOKEN_BUCKETS)
         self.inter_token_latency = Histogram(INTER_TOKEN_LATENCY_BUCKETS)
         self.e2e_request_latency = Histogram(REQUEST_LATENCY_BUCKETS)
-
-    @property
-    def request_prompt_tokens(self) -> Histogram:
-        """How long the prompts were."""
-        return _histogram(self.prompt_lengths, self._token_buckets)
-
-    @property
-    def request_generation_tokens(self) -> Histogram:
-        """How much was generated."""
-        return _histogram(self.generation_lengths, self._token_buckets)
 
     def begin(self, prompt_tokens: int) -> RequestStats:
         """An engine request with a prompt of this length starts now."""
@@ -117,16 +127,9 @@ class RequestStats:
         assert self._last is not None
         stats = self._stats
         stats.finished[reason] += 1
-        stats.prompt_lengths[self._prompt_tokens] += 1
-        stats.generation_lengths[self._tokens] += 1
+        stats.request_prompt_tokens.observe(self._prompt_tokens)
+        stats.request_generation_tokens.observe(self._tokens)
         stats.e2e_request_latency.observe(self._last - self._started)
-
-
-def _histogram(counted: Counter[int], bounds: Sequence[float]) -> Histogram:
-    histogram = Histogram(bounds)
-    for value, times in counted.items():
-        histogram.observe(value, times)
-    return histogram
 
 
 def request_tokens_buckets(max_model_len: int) -> tuple[float, ...]:

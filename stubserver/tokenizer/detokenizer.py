@@ -70,7 +70,7 @@ class IncrementalDetokenizer:
         self._after_bare = False
         self._before: Sequence[int] = prompt_token_ids[-1:]
         self._stream: DecodeStream | None = None
-        if bare_tokens or not all(map(whole_texts.__getitem__, self._before)):
+        if bare_tokens or (prompt_token_ids and not whole_texts[prompt_token_ids[-1]]):
             self._stream = DecodeStream(ids=list(prompt_token_ids), skip_special_tokens=skip_special_tokens)
 
     def step(self, token_id: int) -> str:
