@@ -7,7 +7,6 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -18,18 +17,15 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stubserver.api.body import UnparsableBodyError
-from stubserver.api.openapi import Endpoint
-from stubserver.api.replies import error_reply
+from stubserver.api.dispatch import DispatchMiddleware, http_error_reply, make_answers, make_routes
 from stubserver.api.routes import ENDPOINTS
-from stubserver.api.state import STATE_KEY, ServerState
+from stubserver.api.state import ServerState
 from stubserver.config import Settings, resolve_settings
 from stubserver.engine.model import Model
 from stubserver.engine.startup_checks import check_startup
-from stubserver.errors import GenerationError, RequestError, ScriptError, SettingsError
+from stubserver.errors import GenerationError, ScriptError, SettingsError
 from stubserver.faults.middleware import FaultMiddleware
 from stubserver.journal import JournalMiddleware
 from stubserver.playback.player import PlaybackMiddleware, open_player
@@ -91,15 +87,11 @@ def build_app(served: Sequence[Served], load_script: LoadScript) -> Starlette:
     models, faults = build_models(served), served[0].loaded.faults
     player = open_player(settings)
     state = ServerState(settings, models, faults, partial(_load_models, settings, load_script), player)
+    answers = make_answers(ENDPOINTS, state)
     app = Starlette(
-        routes=_routes(ENDPOINTS, state),
-        middleware=_middleware(state),
-        exception_handlers={
-            RequestError: _on_request_error,
-            UnparsableBodyError: _on_unparsable_body,
-            HTTPException: _on_http_error,
-            Exception: _on_bug,
-        },
+        routes=make_routes(answers),
+        middleware=[*_middleware(state), Middleware(DispatchMiddleware, answers=answers)],
+        exception_handlers={HTTPException: _on_http_error, Exception: _on_bug},
     )
     app.state.server = state
     return app
@@ -159,36 +151,6 @@ def _load_processor(name: str) -> CustomProcessor:
     return cast(CustomProcessor, processor)
 
 
-def _routes(endpoints: tuple[Endpoint, ...], state: ServerState) -> list[BaseRoute]:
-    """One Starlette route a path. HEAD, which Starlette adds to GET, is taken out again: vLLM refuses it."""
-    routes: list[BaseRoute] = []
-    for path, group in groupby(endpoints, key=lambda endpoint: endpoint.path):
-        by_method = {endpoint.method: endpoint for endpoint in group}
-        route = Route(path, next(iter(by_method.values())).handler, methods=list(by_method))
-        route.methods = set(by_method)
-        # Starlette's own wrapper of handlers catches exceptions once more, which its middleware does anyway.
-        route.app = _answering(by_method, state)
-        routes.append(route)
-    return routes
-
-
-def _answering(by_method: Mapping[str, Endpoint], state: ServerState) -> ASGIApp:
-    """A path's handlers as an app; generating requests are in flight until their last byte has gone out."""
-
-    async def answering(scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = by_method[scope["method"]]
-        scope[STATE_KEY] = state
-        counted = int(endpoint.generates)
-        state.in_flight += counted
-        try:
-            response = await endpoint.handler(Request(scope, receive, send))
-            await response(scope, receive, send)
-        finally:
-            state.in_flight -= counted
-
-    return answering
-
-
 class ApiKeyMiddleware:
     """401 for guarded paths without a bearer token that is one of the keys."""
 
@@ -218,18 +180,9 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
 
 
-async def _on_request_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return error_reply(error)
-
-
-async def _on_unparsable_body(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": "There was an error parsing the body"}, status_code=400)
-
-
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"detail": error.detail}, status_code=error.status_code, headers=error.headers)
+    return http_error_reply(error)
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
