@@ -21,6 +21,7 @@ class StepReader:
         self._arrays = arrays
         self._vocab_size = vocab_size
         self._one_token_rows: dict[int, Row] = {}
+        self._array_rows: dict[tuple[str, str | None, int | None], list[Row]] = {}
 
     def rows(self, step: Step, place: Place) -> list[Row]:
         """The rows of a step: one, or as many as its text has tokens or its array rows."""
@@ -55,7 +56,7 @@ class StepReader:
         if step.tokens is not None:
             return [self.one_token(token_id) for token_id in self._tokens.read_list(step.tokens)]
         assert step.array is not None  # the schema has seen to it
-        return list(self._array(step.array))
+        return self._array(step.array)
 
     def _logits(self, logits: dict[Token, float], rest: float | None) -> Row:
         read = self._tokens.read_values(logits)
@@ -69,6 +70,13 @@ class StepReader:
         return SparseRow(read, -inf if rest is None else rest)
 
     def _array(self, array: ArrayFile) -> list[Row]:
+        """The same rows for the same place of a file, so that many rules can share a few."""
+        place = (array.file, array.key, array.index)
+        if place not in self._array_rows:
+            self._array_rows[place] = self._new_array_rows(array)
+        return self._array_rows[place]
+
+    def _new_array_rows(self, array: ArrayFile) -> list[Row]:
         rows = load_rows(self._arrays, array)
         if rows.shape[-1] != self._vocab_size:
             raise ArrayError(f"rows have {rows.shape[-1]} values, but the vocabulary has {self._vocab_size} tokens")

@@ -169,6 +169,20 @@ def test_a_sparse_row_is_kept_for_longer_than_a_dense_one():
     assert store.get(rows[0]) is first
 
 
+def test_rules_that_name_the_same_row_of_a_file_share_it(tmp_path):
+    np.save(tmp_path / "rows.npy", np.arange(1024, dtype=np.float32).reshape(2, 512))
+    file = str(tmp_path / "rows.npy")
+    rules = [
+        {"when": {"prompt": prompt}, "steps": [{"array": {"file": file, "index": index}}]}
+        for prompt, index in (("a", 0), ("b", 1), ("c", 0))
+    ]
+    first, second, third = (
+        rule.steps[0] for rule in load_script({"tokenizer": BIGRAM512, "rules": rules}).script.rules
+    )
+    assert first is third
+    assert first is not second
+
+
 def test_array_rows_are_not_copied():
     array = np.zeros(4, dtype=np.float32)
     assert np.shares_memory(RowStore(4).get(ArrayRow(array)).values, array)
