@@ -159,21 +159,14 @@ def _choose_tokens(generation: Generation, index: int, rng: np.random.Generator 
             token_id = processed.best if rng is None else draw(processed, rng)
         if record is not None:
             record(index, token_id, raw, processed)
-        logprobs = (
-            [_report(terms, raw if terms.reports_raw else processed, token_id, output)] if terms.reported else None
-        )
+        reported = raw if terms.reports_raw else processed
+        logprobs = [_report(terms, reported, token_id, output)] if terms.reported else None
         mask = [sampling_mask(processed)] if terms.returns_mask else None
         if grammar is not None:
             grammar.accept(token_id)
         output.append(token_id)
 
-        # In the order of vLLM 0.32.0, `v1/core/sched/utils.py`.
-        finish_reason: str | None = None
-        stop_reason: int | str | None = None
-        if token_id in terms.stop_reasons:
-            finish_reason, stop_reason = "stop", terms.stop_reasons[token_id]
-        elif len(output) >= room:
-            finish_reason = "length"
+        finish_reason, stop_reason = _ending(terms, token_id, is_last=len(output) >= room)
         # A token that stops the generation is no part of the text.
         hidden = finish_reason == "stop" and not params.include_stop_str_in_output
         text = "" if hidden else detokenizer.step(token_id)
@@ -191,6 +184,13 @@ def _choose_tokens(generation: Generation, index: int, rng: np.random.Generator 
         yield Step([token_id], text, logprobs, None, None, mask)
     # Finished, but not counted as that: vLLM's metrics don't either.
     yield Step([], shown.take(finished=True) if shown else "", [] if terms.reported else None, "abort")
+
+
+def _ending(terms: Terms, token_id: int, *, is_last: bool) -> tuple[str | None, int | str | None]:
+    """(finish reason, stop reason) by a token and the lengths. Order: vLLM 0.32.0, `v1/core/sched/utils.py`."""
+    if token_id in terms.stop_reasons:
+        return "stop", terms.stop_reasons[token_id]
+    return ("length" if is_last else None), None
 
 
 def _rng(terms: Terms, index: int) -> np.random.Generator | None:

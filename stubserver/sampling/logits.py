@@ -23,11 +23,13 @@ FEW_TOKENS = 256
 _NEG_INF = np.float32(-np.inf)
 
 KEPT_RESULTS = 16
-"""How many results are kept with shared logits."""
+"""How many results are kept with one thing."""
 
 
 class Kept(dict[object, Any]):
-    """What was made of shared logits, by what it was made with."""
+    """What was made of something that will be met again, by what it was made with."""
+
+    __slots__ = ()
 
     def keep(self, key: object, result: Any) -> None:
         """Keep a result, in place of all others if they have become too many."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Sequence
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
@@ -34,7 +35,7 @@ _KEPT_TEXTS: Final = 8192
 """How many texts are remembered with their ids, and how many ids with their texts, those used last: a test suite asks
 the same again and again."""
 
-_LONGEST_KEPT: Final = 1024
+_LONGEST_KEPT: Final = 512
 """Characters of a text, and ids, that are remembered."""
 
 
@@ -129,7 +130,7 @@ class HFTokenizer:
         Raises ValidationError for a text with a lone surrogate, which has no UTF-8.
         """
         encode = self._encode_again if len(text) <= _LONGEST_KEPT else self._encode
-        return list(encode(text, add_special_tokens))
+        return encode(text, add_special_tokens).tolist()
 
     def offsets(self, text: str) -> list[list[int]]:
         """Where each token of a text begins and ends, in characters: [[start, end], …]."""
@@ -137,8 +138,12 @@ class HFTokenizer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Ids → text; ids without a token give nothing, bytes that are no whole UTF-8 character U+FFFD."""
+        try:
+            packed = array("I", token_ids).tobytes()  # to be remembered in few bytes
+        except OverflowError:  # negative, or above 32 bits
+            packed = array("I", [each for each in token_ids if 0 <= each < self.vocab_size]).tobytes()
         decode = self._decode_again if len(token_ids) <= _LONGEST_KEPT else self._decode
-        return decode(tuple(token_ids), skip_special_tokens)
+        return decode(packed, skip_special_tokens)
 
     def id_to_piece(self, token_id: int) -> str | None:
         """The vocabulary's own spelling of a token ("Ġblue"), or None if there is no such token."""
@@ -246,18 +251,14 @@ class HFTokenizer:
         """Id → text of the tokens on top of the model's vocabulary, special ones included."""
         return {token_id: token.content for token_id, token in self._backend.get_added_tokens_decoder().items()}
 
-    def _encode(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
+    def _encode(self, text: str, add_special_tokens: bool) -> array[int]:
         try:
-            return tuple(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+            return array("I", self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
         except TypeError as error:
             raise ValidationError(_NOT_ENCODABLE) from error
 
-    def _decode(self, token_ids: tuple[int, ...], skip_special_tokens: bool) -> str:
-        try:
-            return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
-        except OverflowError:  # negative, or above 32 bits
-            known = [token_id for token_id in token_ids if 0 <= token_id < self.vocab_size]
-            return self._backend.decode(known, skip_special_tokens=skip_special_tokens)
+    def _decode(self, packed: bytes, skip_special_tokens: bool) -> str:
+        return self._backend.decode(array("I", packed).tolist(), skip_special_tokens=skip_special_tokens)
 
     def _piece_bytes(self, token_id: int, piece: str) -> bytes:
         if token_id in self._added_tokens:

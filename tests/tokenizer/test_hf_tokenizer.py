@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from stubserver.errors import TokenizerError, ValidationError
 from stubserver.tokenizer.hf import HFTokenizer, builtin_directory, load_tokenizer
@@ -355,3 +357,35 @@ def test_the_builtin_directory_is_for_clients_too() -> None:
     prompt = client.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert prompt == "<|im_start|>user\nIs it blue?<|im_end|>\n<|im_start|>assistant\n"
     assert client.encode(prompt) == BUILTIN.encode(prompt)
+
+
+# --- what is remembered
+
+
+@pytest.mark.parametrize("text", ["yes no", "<|im_end|>A", "é" * 600, ""])
+def test_what_is_done_with_an_answer_does_not_change_the_next_one(text: str) -> None:
+    ids = BUILTIN.encode(text)
+    BUILTIN.encode(text).append(1)
+    assert BUILTIN.encode(text) == ids
+    assert BUILTIN.decode(ids) == BUILTIN.decode(tuple(ids)) == text
+
+
+def test_what_is_remembered_belongs_to_how_it_was_asked_for(tmp_path: Path) -> None:
+    backend = Tokenizer.from_file(str(builtin_directory() / "tokenizer.json"))
+    begin = backend.token_to_id("<|im_start|>")
+    backend.post_processor = TemplateProcessing("<|im_start|> $A", special_tokens=[("<|im_start|>", begin)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(str(tmp_path))
+    for _ in range(2):
+        assert tokenizer.encode("A", add_special_tokens=True) == [
+            begin,
+            *tokenizer.encode("A", add_special_tokens=False),
+        ]
+        assert tokenizer.decode(tokenizer.encode("A"), skip_special_tokens=True) == "A"
+        assert tokenizer.decode(tokenizer.encode("A"), skip_special_tokens=False) == "<|im_start|>A"
+
+
+@pytest.mark.parametrize("unknown", [-1, 2**40])
+def test_ids_that_no_token_has_are_left_out_each_time(unknown: int) -> None:
+    ids = BUILTIN.encode("yes no")
+    assert [BUILTIN.decode([unknown, *ids, unknown]) for _ in range(2)] == ["yes no"] * 2
