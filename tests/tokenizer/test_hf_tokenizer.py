@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
 
 from stubserver.errors import TokenizerError, ValidationError
@@ -72,6 +73,14 @@ def test_ids_as_the_server_gave_them() -> None:
     assert BIGRAM.decode([333, 276, 0]) == " The A<|endoftext|>"
     assert BIGRAM.decode([9999]) == ""
     assert BIGRAM.decode([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("vocab", "size"), [({"a": 0, "b": 1}, 2), ({"a": 0, "b": 5}, 6), ({"": 0, "b": 1}, 2), ({"b": 1}, 2), ({}, 0)]
+)
+def test_the_vocabulary_reaches_to_the_highest_id(tmp_path: Path, vocab: dict[str, int], size: int) -> None:
+    Tokenizer(WordLevel(vocab, unk_token="b")).save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(str(tmp_path)).vocab_size == size
 
 
 def test_special_tokens_can_be_skipped() -> None:
