@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -22,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stubserver.api.dispatch import DispatchMiddleware, http_error_reply, make_answers, make_routes
 from stubserver.api.routes import ENDPOINTS
 from stubserver.api.state import ServerState
+from stubserver.asgi import find_header
 from stubserver.config import Settings, resolve_settings
 from stubserver.engine.model import Model
 from stubserver.engine.startup_checks import check_startup
@@ -160,7 +160,7 @@ class ApiKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through, or answer it."""
-        admitted = not _is_guarded(scope) or self._knows(Headers(scope=scope).get("authorization", ""))
+        admitted = not _is_guarded(scope) or self._knows(find_header(scope, b"authorization") or "")
         answer = self._app if admitted else JSONResponse({"error": "Unauthorized"}, status_code=401)
         await answer(scope, receive, send)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
@@ -58,21 +58,15 @@ class _Plan:
         self.model = state.find_model(request.model)
         self.renderer = make_renderer(request, self.model)
         self.display = make_display(self.model, request, request.logprobs)
-        self._terms: dict[int, Terms] = {}
+        self.terms = lru_cache(maxsize=MAX_PLANS)(self._make_terms)
 
-    def terms(self, prompt_len: int) -> Terms:
+    def _make_terms(self, prompt_len: int) -> Terms:
         """The terms for a prompt of this length, which counts where there is less room than the request asks for.
 
         Raises ValidationError.
         """
-        terms = self._terms.get(prompt_len)
-        if terms is None:
-            constraint = requested_constraint(self.request.structured_outputs, self.request.response_format)
-            terms = Terms(self.model, completion_params(self.model, self.request, prompt_len), constraint)
-            if len(self._terms) >= MAX_PLANS:
-                self._terms.clear()
-            self._terms[prompt_len] = terms
-        return terms
+        constraint = requested_constraint(self.request.structured_outputs, self.request.response_format)
+        return Terms(self.model, completion_params(self.model, self.request, prompt_len), constraint)
 
 
 class _Completion(NamedTuple):

@@ -9,7 +9,7 @@ from stubserver.engine.generate import Generation, process
 from stubserver.engine.grammar import Grammar
 from stubserver.engine.label_values import LabelValue, label_values, labels_asked
 from stubserver.sampling.logits import Logits
-from stubserver.sampling.pipeline import LOGIT_STAGES, SAMPLING_STAGES, StepState
+from stubserver.sampling.pipeline import LOGIT_STAGES, SAMPLING_STAGES
 
 
 class TopToken(NamedTuple):
@@ -54,22 +54,11 @@ def _stages(generation: Generation) -> Iterator[tuple[str, Logits]]:
     if generation.terms.grammar:
         logits = Grammar(generation.terms.grammar, model.grammar_tokens).apply(logits)
         yield "structured_outputs", logits
-    state = _state(generation)
+    state = generation.terms.state(generation.request.prompt_token_ids, ())
     process(model, logits, params, state)  # only for its error, if a custom processor fails
     for stage in LOGIT_STAGES[model.settings.model_runner] + (() if params.greedy else SAMPLING_STAGES):
         logits = stage(logits, params, state)
         yield stage.__name__.lstrip("_"), logits
-
-
-def _state(generation: Generation) -> StepState:
-    terms = generation.terms
-    return StepState(
-        generation.request.prompt_token_ids,
-        (),
-        terms.ending_token_ids,
-        terms.grammar is not None,
-        terms.model.custom_processors,
-    )
 
 
 def _masking_stage(rows: dict[str, Logits], label: int) -> str | None:

@@ -152,7 +152,9 @@ def _choose_tokens(generation: Generation, index: int, rng: np.random.Generator 
         if grammar is not None:
             raw = grammar.apply(raw)
         # What was kept is found without what it takes to make it.
-        processed = (raw.kept and raw.kept.get(params)) or _process(terms, raw, context)
+        processed = raw.kept and raw.kept.get(params)
+        if not processed:
+            processed = process(model, raw, params, terms.state(prompt, output))
         if len(output) < len(forced):
             token_id = forced[len(output)]
         else:
@@ -198,17 +200,6 @@ def _rng(terms: Terms, index: int) -> np.random.Generator | None:
         return None
     seed = terms.params.seed
     return make_rng(terms.model.next_seed() if seed is None else seed + index)
-
-
-def _process(terms: Terms, raw: Logits, context: Context) -> Logits:
-    state = StepState(
-        context.prompt_token_ids,
-        context.output_token_ids,
-        terms.ending_token_ids,
-        terms.grammar is not None,
-        terms.model.custom_processors,
-    )
-    return process(terms.model, raw, terms.params, state)
 
 
 def _report(terms: Terms, logits: Logits, token_id: int, output: Sequence[int]) -> PositionLogprobs:

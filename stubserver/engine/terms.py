@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from stubserver.config import Settings
@@ -10,6 +11,7 @@ from stubserver.engine.model import Model
 from stubserver.engine.trace_replay import check_enabled, check_trace
 from stubserver.errors import ValidationError
 from stubserver.sampling.params import SamplingParams, check_model
+from stubserver.sampling.pipeline import StepState
 from stubserver.sampling.sampling_mask import check_sampling_mask
 
 
@@ -45,6 +47,13 @@ class Terms:
         self.reports_raw = mode.startswith("raw")
         self.returns_mask = model.settings.return_sampling_mask
         self.accepted = False
+
+    def state(self, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int]) -> StepState:
+        """What the pipeline may know of a step after these tokens."""
+        processors = self.model.custom_processors
+        return StepState(
+            prompt_token_ids, output_token_ids, self.ending_token_ids, self.grammar is not None, processors
+        )
 
     def check(self) -> None:
         """Refuse what this model can't do. Raises ValidationError. Terms that are `accepted` need no other check."""
