@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
 
-from stubserver.api.protocol.chat import ChatCompletionRequest
-from stubserver.api.protocol.completions import CompletionRequest
-from stubserver.api.routes import ENDPOINTS
-from stubserver.config import ENV_PREFIX, Settings, flag_name, shown_default
+from stubserver.config.settings import ENV_PREFIX, Settings, flag_name, shown_default
+from stubserver.dialects.vllm.chat.protocol import ChatCompletionRequest
+from stubserver.dialects.vllm.completions.protocol import CompletionRequest
+from stubserver.dialects.vllm.endpoints import ENDPOINTS
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"

@@ -18,25 +18,25 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stubserver.api.dispatch import DispatchMiddleware, http_error_reply, make_answers, make_routes
-from stubserver.api.routes import ENDPOINTS
-from stubserver.api.state import ServerState
 from stubserver.asgi import find_header
-from stubserver.config import Settings, resolve_settings
+from stubserver.config.settings import Settings, resolve_settings
+from stubserver.dialects.vllm.endpoints import ENDPOINTS
+from stubserver.dialects.vllm.startup_checks import check_startup
 from stubserver.engine.model import Model
-from stubserver.engine.startup_checks import check_startup
 from stubserver.errors import GenerationError, ScriptError, SettingsError
+from stubserver.faults.fault import Fault
 from stubserver.faults.middleware import FaultMiddleware
-from stubserver.journal import JournalMiddleware
+from stubserver.journal.journal import JournalMiddleware
+from stubserver.keys.document import Document
 from stubserver.playback.player import PlaybackMiddleware, open_player
 from stubserver.playback.recorded import RecordedMiddleware, RecordedScript
-from stubserver.profiles import ProfileMiddleware
+from stubserver.profiles.middleware import ProfileMiddleware
 from stubserver.sampling.processors import CustomProcessor
-from stubserver.script.document import Document
-from stubserver.script.faults import Fault
+from stubserver.script.file.load import LoadedScript, load_models
+from stubserver.script.file.models import SERVER_KEYS
 from stubserver.script.function import import_function
-from stubserver.script.load import LoadedScript, load_models
-from stubserver.script.models import SERVER_KEYS
+from stubserver.serving.dispatch import DispatchMiddleware, http_error_reply, make_answers, make_routes
+from stubserver.serving.state import ServerState
 
 logger = logging.getLogger("stubserver")
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from stubserver import __version__
-from stubserver.config import ENV_PREFIX, Settings, flag_name, resolve_settings, shown_default
+from stubserver.config.settings import ENV_PREFIX, Settings, flag_name, resolve_settings, shown_default
 from stubserver.errors import ConfigError, SettingsError
 
 if TYPE_CHECKING:

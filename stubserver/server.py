@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from stubserver.asgi import CONNECTION
-from stubserver.config import Settings
+from stubserver.config.settings import Settings
 from stubserver.errors import SettingsError
 
 

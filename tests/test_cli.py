@@ -19,7 +19,7 @@ from processes import MODULE, started, url_in
 
 from stubserver import __version__, server
 from stubserver.cli import main
-from stubserver.config import Settings, flag_name
+from stubserver.config.settings import Settings, flag_name
 from stubserver.errors import SettingsError
 
 BIGRAM = Path(__file__).parents[1] / "fixtures" / "bigram512" / "script.yaml"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from stubserver.api.routes import ENDPOINTS
 from stubserver.app import create_app
-from stubserver.config import Settings, flag_name
+from stubserver.config.settings import Settings, flag_name
+from stubserver.dialects.vllm.endpoints import ENDPOINTS
 
 DOCS = Path(__file__).parents[1] / "docs"
 GENERATE = runpy.run_path(str(DOCS / "generate.py"))

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from stubserver import journal as journal_module
+from stubserver.journal import journal as journal_module
 from stubserver.app import create_app
 from stubserver.headers import is_secret
-from stubserver.journal import Event, Journal, JournalMiddleware
+from stubserver.journal.journal import Event, Journal, JournalMiddleware
 from stubserver.testing import Stub
 
 LABELS = {" A": 2.0, " B": 1.0, " The": 5.0}

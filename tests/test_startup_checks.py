@@ -12,8 +12,8 @@ import pytest
 
 from stubserver import server
 from stubserver.app import create_app
-from stubserver.config import Settings, flag_name
-from stubserver.engine.startup_checks import check_startup
+from stubserver.config.settings import Settings, flag_name
+from stubserver.dialects.vllm.startup_checks import check_startup
 from stubserver.errors import ConfigError, SettingsError
 
 RUNNER = "sampling distribution replay requires Model Runner V2"

@@ -10,7 +10,7 @@ from stubserver.errors import ValidationError
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.logprobs import gather_top
 from stubserver.sampling.params import SamplingParams
-from stubserver.sampling.pipeline import StepState
+from stubserver.sampling.stages import StepState
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from stubserver.engine.generate import Generation, process
 from stubserver.engine.grammar import Grammar
 from stubserver.engine.label_values import LabelValue, label_values, labels_asked
 from stubserver.sampling.logits import Logits
-from stubserver.sampling.pipeline import LOGIT_STAGES, SAMPLING_STAGES
+from stubserver.sampling.stages import LOGIT_STAGES, SAMPLING_STAGES
 
 
 class TopToken(NamedTuple):

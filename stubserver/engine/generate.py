@@ -10,18 +10,18 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from stubserver.dialects.vllm.trace_replay import follow_trace
 from stubserver.engine.grammar import Grammar
 from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
 from stubserver.engine.terms import Terms
-from stubserver.engine.trace_replay import follow_trace
 from stubserver.errors import GenerationError, ValidationError
 from stubserver.sampling.logits import Kept, Logits
 from stubserver.sampling.logprobs import LogprobsMode, TokenLogprobs, gather_token_ids, gather_top
 from stubserver.sampling.params import SamplingParams
-from stubserver.sampling.pipeline import StepState, process_logits
 from stubserver.sampling.sampler import draw, make_rng
 from stubserver.sampling.sampling_mask import sampling_mask
+from stubserver.sampling.stages import StepState, process_logits
 from stubserver.script.context import Answer, Context, ScriptRequest
 from stubserver.tokenizer.detokenizer import CONTEXT_TOKENS, REPLACEMENT, decode_entries
 

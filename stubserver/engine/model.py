@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stubserver.config import Settings
+from stubserver.config.settings import Settings
 from stubserver.engine.grammar import GrammarTokens
 from stubserver.engine.stats import Stats
 from stubserver.sampling.processors import CustomProcessor

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stubserver.config import Settings
+from stubserver.config.settings import Settings
+from stubserver.dialects.vllm.trace_replay import check_enabled, check_trace
 from stubserver.engine.grammar import compile_constraint
 from stubserver.engine.model import Model
-from stubserver.engine.trace_replay import check_enabled, check_trace
 from stubserver.errors import ValidationError
 from stubserver.sampling.params import SamplingParams, check_model
-from stubserver.sampling.pipeline import StepState
 from stubserver.sampling.sampling_mask import check_sampling_mask
+from stubserver.sampling.stages import StepState
 
 
 class Terms:

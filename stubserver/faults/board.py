@@ -8,9 +8,9 @@ from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from stubserver.script import fault_keys as keys
+from stubserver.faults import keys
+from stubserver.faults.fault import Fault, load_faults
 from stubserver.script.context import ScriptRequest
-from stubserver.script.faults import Fault, load_faults
 
 
 class FaultBoard:

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from stubserver.faults.board import FaultBoard, is_about
+from stubserver.faults.fault import Fault
 from stubserver.faults.plan import Plan
 from stubserver.script.context import Answer, ScriptRequest
-from stubserver.script.faults import Fault
 
 Answered = list[tuple[ScriptRequest, Answer]]
 """What a handler has found out: the prompts, and what the script says to them."""

@@ -12,8 +12,8 @@ from random import Random
 from typing import Any, Literal, NamedTuple
 
 from stubserver.errors import GenerationError
-from stubserver.faults.documents import Edit
-from stubserver.script import fault_keys as keys
+from stubserver.faults import keys
+from stubserver.faults.edits import Edit
 
 PREFIX = b"data: "
 END = b"\n\n"

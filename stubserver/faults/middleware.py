@@ -14,10 +14,10 @@ from stubserver.asgi import CONTROL_PREFIX, find_header, json_object, read_body,
 from stubserver.errors import ScriptError, ValidationError
 from stubserver.faults.board import FaultBoard
 from stubserver.faults.choice import Answered, Choice
+from stubserver.faults.fault import Fault, load_faults
 from stubserver.faults.replies import dead_engine
 from stubserver.faults.reply import Reply
 from stubserver.script.context import ScriptRequest
-from stubserver.script.faults import Fault, load_faults
 
 HEADER = "X-Stub-Faults"
 """The header with which a request brings faults of its own: a JSON list."""

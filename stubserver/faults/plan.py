@@ -7,12 +7,11 @@ from typing import TypeVar
 
 from starlette.types import ASGIApp
 
-from stubserver.faults import events
-from stubserver.faults.documents import Decode, make_edit
+from stubserver.faults import events, keys
+from stubserver.faults.edits import Decode, make_edit
 from stubserver.faults.events import Stage, Stop
+from stubserver.faults.fault import Fault
 from stubserver.faults.replies import reply_in_place
-from stubserver.script import fault_keys as keys
-from stubserver.script.faults import Fault
 
 Turn = Callable[[Fault], int | None]
 """Counts a request; which of those that the fault befalls it is, or None if it is none of them."""

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stubserver.asgi import close_connection, until_gone
 from stubserver.errors import GenerationError
-from stubserver.script import fault_keys as keys
+from stubserver.faults import keys
 
 # vLLM's words, in v1/engine/exceptions.py.
 _ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."

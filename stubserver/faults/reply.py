@@ -9,7 +9,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
 from stubserver.asgi import close_connection, until_gone
-from stubserver.faults.documents import Decode
+from stubserver.faults.edits import Decode
 from stubserver.faults.events import DONE, END, Event, Item, Stop, Wait, flow
 from stubserver.faults.plan import Plan
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stubserver.asgi import CONTROL_PREFIX, replaying
-from stubserver.config import Settings
+from stubserver.config.settings import Settings
 from stubserver.errors import SettingsError
 from stubserver.playback.cassette import Cassette, CassetteWriter, read_cassette
 from stubserver.playback.convert import convert_reply, other_form

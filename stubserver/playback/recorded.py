@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stubserver.config import Settings
+from stubserver.config.settings import Settings
 from stubserver.playback.errors import UnrecordedError
 from stubserver.sampling.logits import Logits
 from stubserver.script.context import Answer, Context, Script, ScriptRequest

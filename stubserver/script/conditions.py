@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from stubserver.keys.document import Place
+from stubserver.keys.when import FieldMatch, HeaderMatch, PromptMatch, When
 from stubserver.script.context import ScriptRequest
-from stubserver.script.document import Place
-from stubserver.script.when import FieldMatch, HeaderMatch, PromptMatch, When
 
 
 class _Missing:

@@ -11,7 +11,7 @@ import numpy as np
 from stubserver.sampling.logits import Logits
 
 if TYPE_CHECKING:
-    from stubserver.script.faults import Fault
+    from stubserver.faults.fault import Fault
 
 
 class ScriptRequest(NamedTuple):

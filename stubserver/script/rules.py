@@ -9,10 +9,10 @@ from functools import cached_property
 from heapq import merge
 
 from stubserver.errors import UnscriptedError
+from stubserver.faults.fault import Fault
 from stubserver.sampling.logits import Logits
 from stubserver.script.conditions import Condition
 from stubserver.script.context import Answer, Context, ScriptRequest, Segment
-from stubserver.script.faults import Fault
 from stubserver.script.nearest import explain_unscripted
 from stubserver.script.rows import Row, RowStore
 from stubserver.tokenizer.protocol import Tokenizer

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from stubserver.engine.model import Model
-from stubserver.script.amended import AmendedScript, amend, read_rule
+from stubserver.script.file.amended import AmendedScript, amend, read_rule
 from stubserver.script.rules import Rule
 
 Token = int | str

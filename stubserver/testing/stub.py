@@ -7,13 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from stubserver.api.explain import explain_body
-from stubserver.api.state import ServerState
 from stubserver.app import ScriptSource, create_app
+from stubserver.control.explain import explain_body
 from stubserver.engine.model import Model
 from stubserver.errors import SettingsError
-from stubserver.journal import Entry, Journal
-from stubserver.script.amended import AmendedScript, amend, read_default
+from stubserver.journal.journal import Entry, Journal
+from stubserver.script.file.amended import AmendedScript, amend, read_default
+from stubserver.serving.state import ServerState
 from stubserver.testing import assertions
 from stubserver.testing.rules import RuleChain
 from stubserver.tokenizer.hf import HFTokenizer

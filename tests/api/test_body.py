@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stubserver.api.body import UnparsableBodyError, _load_json
 from stubserver.errors import SchemaError
+from stubserver.serving.body import UnparsableBodyError, _load_json
 
 PIECES = st.sampled_from(
     [

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from stubserver.api.routes import ENDPOINTS
 from stubserver.app import create_app
+from stubserver.dialects.vllm.endpoints import ENDPOINTS
 
 SCRIPT = {
     "rules": [

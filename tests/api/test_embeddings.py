@@ -14,7 +14,7 @@ from stubserver.app import create_app
 from stubserver.errors import ScriptError
 from stubserver.script.context import context_seed
 from stubserver.script.embeddings import Embeddings, normalize, seeded_vector, shorten
-from stubserver.script.load import load_script
+from stubserver.script.file.load import load_script
 
 BIGRAM = Path(__file__).parents[2] / "fixtures" / "bigram512"
 SCRIPTED = {"embeddings": {"vectors": {"blue": [3, 4, 0], "red": [0, 0, -2]}}, "default": "random"}

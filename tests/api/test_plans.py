@@ -8,10 +8,10 @@ import pytest
 from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
-from stubserver.api.plans import MAX_PLANS, MAX_SPELLING, Plans
-from stubserver.api.protocol.completions import CompletionRequest
 from stubserver.app import create_app
+from stubserver.dialects.vllm.completions.protocol import CompletionRequest
 from stubserver.errors import NotFoundError, SchemaError, ValidationError
+from stubserver.serving.plans import MAX_PLANS, MAX_SPELLING, Plans
 
 
 class Plan:

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from stubserver.api.protocol.completions import CompletionRequest
-from stubserver.api.protocol.tokenize import DetokenizeRequest, TokenizeChatRequest, TokenizeCompletionRequest
 from stubserver.app import create_app
+from stubserver.dialects.vllm.completions.protocol import CompletionRequest
+from stubserver.dialects.vllm.tokenize.protocol import DetokenizeRequest, TokenizeChatRequest, TokenizeCompletionRequest
 
 BIGRAM = Path(__file__).parents[2] / "fixtures" / "bigram512"
 TABLE = np.load(BIGRAM / "logits.npz")["table"]

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
-from stubserver.api.protocol.generate import GenerateReply, GenerateStreamEvent
 from stubserver.app import create_app
+from stubserver.dialects.vllm.generate.protocol import GenerateReply, GenerateStreamEvent
 
 SCRIPT = str(Path(__file__).parents[2] / "fixtures" / "bigram512" / "script.yaml")
 PATH = "/inference/v1/generate"

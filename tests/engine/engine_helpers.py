@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stubserver.config import Settings
+from stubserver.config.settings import Settings
 from stubserver.engine.generate import Generation, Step
 from stubserver.engine.model import Model
 from stubserver.engine.terms import Terms
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.processors import CustomProcessor
 from stubserver.script.context import ScriptRequest
-from stubserver.script.load import Source, load_script
+from stubserver.script.file.load import Source, load_script
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

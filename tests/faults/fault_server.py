@@ -14,9 +14,9 @@ import httpx
 import pytest
 import uvicorn
 
-from stubserver.api.state import ServerState
 from stubserver.app import create_app
 from stubserver.server import bind, make_config
+from stubserver.serving.state import ServerState
 
 openai = pytest.importorskip("openai", reason="pip install 'llm-stubserver[clients]'")
 

@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from stubserver.app import create_app
-from stubserver.script.fault_keys import KINDS, FaultKeys
-from stubserver.treatments import PARAMETERS, PROFILES, Treatment
+from stubserver.config.profile import PARAMETERS, PROFILES, Treatment
+from stubserver.faults.keys import KINDS, FaultKeys
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"

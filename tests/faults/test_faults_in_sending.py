@@ -12,7 +12,7 @@ import pytest
 from fault_server import REQUEST, TOKENS, Running
 
 from stubserver.faults.events import Event, Wait, delaying
-from stubserver.script.fault_keys import LatencyKeys
+from stubserver.faults.keys import LatencyKeys
 
 
 def pieces(server: Running, *faults: dict[str, Any], stream: bool = True) -> list[bytes]:

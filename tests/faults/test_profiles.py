@@ -12,8 +12,8 @@ import pytest
 from fault_server import REQUEST, ROWS, SCRIPT, TOKENS, Running, logprobs_of, serving
 
 from stubserver.app import create_app
+from stubserver.config.profile import PARAMETERS, PROFILES, Profile
 from stubserver.errors import ConfigError
-from stubserver.treatments import PARAMETERS, PROFILES, Profile
 
 B = 383
 """The id of " B"."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from processes import started, url_in
 
-from stubserver.config import resolve_settings
+from stubserver.config.settings import resolve_settings
 from stubserver.playback.player import RecordingApp, open_player
 from stubserver.server import bind
 from stubserver.testing import StubServer

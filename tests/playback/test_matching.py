@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from exchanges import JSON, full, request
 
-from stubserver.config import Settings
+from stubserver.config.settings import Settings
 from stubserver.playback.exchange import Exchange, Request
 from stubserver.playback.matching import Library, Repeat
 from stubserver.playback.redaction import Redaction

@@ -15,7 +15,7 @@ import pytest
 from servers import BIGRAM, stop, stub
 
 from stubserver.cli import make_parser
-from stubserver.config import Settings, flag_name
+from stubserver.config.settings import Settings, flag_name
 from stubserver.playback.cassette import read_cassette
 from stubserver.playback.names import cassette_for_test
 

@@ -11,7 +11,7 @@ from reference import EOS, INF, SPACE_A, SPACE_B, STARS, T6, A, B, log_softmax, 
 
 from stubserver.sampling.logits import KEPT_RESULTS, Logits
 from stubserver.sampling.params import SamplingParams
-from stubserver.sampling.pipeline import (
+from stubserver.sampling.stages import (
     LARGEST_KEPT,
     LOGIT_STAGES,
     ModelRunner,

@@ -12,9 +12,9 @@ from stubserver.errors import ValidationError
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.logprobs import gather_top
 from stubserver.sampling.params import SamplingParams
-from stubserver.sampling.pipeline import StepState, process_logits
 from stubserver.sampling.sampler import draw, make_rng
 from stubserver.sampling.sampling_mask import check_sampling_mask, sampling_mask
+from stubserver.sampling.stages import StepState, process_logits
 
 WIDTH = 24
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from stubserver.script.context import Context, ScriptRequest
-from stubserver.script.load import LoadedScript, load_script
+from stubserver.script.file.load import LoadedScript, load_script
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "fixtures"

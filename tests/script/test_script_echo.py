@@ -6,7 +6,7 @@ import pytest
 from script_helpers import BLUE, EOS, FIXTURES, RED, load, logits_at, logits_in_prompt, request_for
 
 from stubserver.errors import UnscriptedError
-from stubserver.script.load import load_script
+from stubserver.script.file.load import load_script
 
 SKY = [300, 292, 297]  # The · sky · is
 SKY_RULE = {"when": {"prompt": "The sky is"}, "steps": [{"probs": {" blue": 0.7}}, {"text": " and"}]}

@@ -5,7 +5,7 @@ import pytest
 from script_helpers import BIGRAM512, T6
 
 from stubserver.errors import ScriptError, TokenizerError
-from stubserver.script.load import load_script
+from stubserver.script.file.load import load_script
 
 HEAD = f"tokenizer: {BIGRAM512}\n"
 RULE = HEAD + "rules:\n  - steps:\n"

@@ -11,10 +11,10 @@ import pytest
 from pydantic import BaseModel
 from script_helpers import BIGRAM512, FIXTURES, ROOT, greedy, logits_at, request_for
 
-from stubserver.script import schema
-from stubserver.script.document import read_document
-from stubserver.script.fault_keys import FaultKeys
-from stubserver.script.load import load_script
+from stubserver.faults.keys import FaultKeys
+from stubserver.keys.document import read_document
+from stubserver.script.file import schema
+from stubserver.script.file.load import load_script
 
 DOCS = (ROOT / "docs" / "scripts.md").read_text(encoding="utf-8")
 EXAMPLES = sorted(path for path in (FIXTURES / "scripts").iterdir() if path.suffix in (".yaml", ".json"))
@@ -126,7 +126,7 @@ def test_mapping_from_python(monkeypatch):
 
 def test_published_schema_is_current():
     current = schema.SCHEMA_FILE.read_text(encoding="utf-8")
-    assert current == schema.json_schema(), "run `python -m stubserver.script.schema`"
+    assert current == schema.json_schema(), "run `python -m stubserver.script.file.schema`"
     assert json.loads(current)["title"] == "stubserver script"
 
 

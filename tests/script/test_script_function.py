@@ -5,7 +5,7 @@ import pytest
 from script_helpers import BIGRAM512, BLUE, FIXTURES, NO, YES, logits_at, request_for
 
 from stubserver.errors import GenerationError, UnscriptedError, ValidationError
-from stubserver.script.load import load_script
+from stubserver.script.file.load import load_script
 
 
 def result_of(function):

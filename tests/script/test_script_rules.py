@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from script_helpers import BIGRAM512, BLUE, FIXTURES, GOOD, NO, RED, ROOT, YES, greedy, load, logits_at, request_for
 
 from stubserver.errors import UnscriptedError
+from stubserver.keys.document import Document
+from stubserver.keys.when import When
 from stubserver.script.conditions import json_equal, read_conditions
 from stubserver.script.context import Context, ScriptRequest
-from stubserver.script.document import Document
-from stubserver.script.load import load_script
+from stubserver.script.file.load import load_script
 from stubserver.script.nearest import common_length
 from stubserver.script.rules import Rule, RuleIndex
-from stubserver.script.when import When
 
 
 def holds(when, **request):
@@ -263,7 +263,7 @@ def test_default_random_draws_no_padding():
 
 def test_default_random_is_the_same_in_every_process():
     code = (
-        "from stubserver.script.load import load_script\n"
+        "from stubserver.script.file.load import load_script\n"
         "from stubserver.script.context import Context, ScriptRequest\n"
         f"script = load_script({{'tokenizer': {BIGRAM512!r}, 'default': 'random'}}).script\n"
         "request = ScriptRequest('/v1/completions', 'm', 'x', [1, 2, 3], {}, {})\n"

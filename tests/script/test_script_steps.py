@@ -8,7 +8,7 @@ from script_helpers import AND, BIGRAM512, BLUE, EOS, FIXTURES, GOOD, RED, T6, g
 
 from stubserver.errors import UnscriptedError
 from stubserver.sampling.logits import Logits
-from stubserver.script.load import load_script
+from stubserver.script.file.load import load_script
 from stubserver.script.rows import ArrayRow, RowStore, SparseRow
 
 SKY = "The sky is"

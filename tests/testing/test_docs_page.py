@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stubserver.api.routes import ENDPOINTS
+from stubserver.dialects.vllm.endpoints import ENDPOINTS
 from stubserver.testing import Stub, StubServer
 from stubserver.testing.contract import CLAUSES, LabelReadbackContract, LabelRequest
 from stubserver.testing.rules import RuleChain

@@ -1,0 +1,1 @@
+"""The servers that are imitated, a room each."""

@@ -1,0 +1,281 @@
+"""POST /v1/completions.
+
+A request becomes one generation per prompt; their steps become parts, a choice's piece each; a stream sends the parts
+as they come, a full reply is their fold.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stubserver.dialects.vllm.completions.protocol import CompletionRequest
+from stubserver.dialects.vllm.prompts import Prompt, Renderer, Truncation, check_given, render_prompts
+from stubserver.dialects.vllm.protocol import requested_constraint
+from stubserver.dialects.vllm.sampling import beam_params, choose_max_tokens, sampling_params
+from stubserver.dialects.vllm.wire.logprobs import completion_logprobs, make_display, prompt_logprobs
+from stubserver.dialects.vllm.wire.usage import COMPLETION_DETAILS, usage, usage_in_stream
+from stubserver.engine.generate import Generation, PositionLogprobs, Step, in_turn
+from stubserver.engine.model import Model
+from stubserver.engine.terms import Terms
+from stubserver.errors import RequestError, ValidationError
+from stubserver.sampling.params import SamplingParams
+from stubserver.serving.body import read_json
+from stubserver.serving.forcing import forced_token_ids
+from stubserver.serving.generations import make_generation, request_id, steps_of
+from stubserver.serving.plans import MAX_PLANS, Plans
+from stubserver.serving.replies import event_stream, json_reply
+from stubserver.serving.state import ServerState, server_state
+
+_ADAPTER = TypeAdapter(CompletionRequest)
+
+
+async def create_completion(request: Request) -> Response:
+    """Answer a completion request."""
+    state = server_state(request)
+    body = await read_json(request)
+    completion = _prepare(state, request, body)
+    if completion.plan.request.stream:
+        for number, generation in enumerate(completion.generations):
+            state.follow(generation, f"{completion.head['id']}-{number}")
+        return event_stream(_events(completion))
+    return json_reply(_full_reply(completion))
+
+
+class _Plan:
+    """What a request asks for, whatever its prompts. Raises RequestError for what can't be done."""
+
+    def __init__(self, state: ServerState, request: CompletionRequest) -> None:
+        if request.stream and request.use_beam_search:
+            raise ValidationError("Streaming is not currently supported with beam search")
+        self.request = request
+        self.model = state.find_model(request.model)
+        self.renderer = make_renderer(request, self.model)
+        self.display = make_display(self.model, request, request.logprobs)
+        self.terms = lru_cache(maxsize=MAX_PLANS)(self._make_terms)
+
+    def _make_terms(self, prompt_len: int) -> Terms:
+        """The terms for a prompt of this length, which counts where there is less room than the request asks for.
+
+        Raises ValidationError.
+        """
+        constraint = requested_constraint(self.request.structured_outputs, self.request.response_format)
+        return Terms(self.model, completion_params(self.model, self.request, prompt_len), constraint)
+
+
+class _Completion(NamedTuple):
+    """A request with everything in place to run it. head: what a full reply and every event begin with."""
+
+    head: Mapping[str, Any]
+    plan: _Plan
+    prompts: Sequence[Prompt]
+    prompt_tokens: int
+    generations: Sequence[Generation]
+
+
+class _Part(NamedTuple):
+    """A piece of one choice. `logprobs` and `text` may cover the echoed prompt too, `token_ids` are generated ones."""
+
+    number: int
+    generation: Generation
+    text: str
+    logprobs: dict[str, Any] | None
+    token_ids: Sequence[int]
+    finish_reason: str | None
+    stop_reason: int | str | None
+    first: bool
+
+
+def _prepare(state: ServerState, request: Request, body: dict[str, Any]) -> _Completion:
+    plan, given = state.once(_make_plans).plan(body)
+    model = plan.model
+    prompts = render_prompts(plan.renderer, given)
+    forced = forced_token_ids(request.scope, model)
+    prompt_tokens, generations = 0, []
+    for number, prompt in enumerate(prompts):
+        length = len(prompt.token_ids)
+        prompt_tokens += length
+        terms = plan.terms(length)
+        choices = slice(number * terms.params.n, (number + 1) * terms.params.n)
+        generations.append(make_generation(request, body, prompt, terms, forced[choices]))
+    head = {
+        "id": f"cmpl-{request_id(request, plan.request.request_id)}",
+        "object": "text_completion",
+        "created": int(time.time()),
+        "model": model.name,
+    }
+    return _Completion(head, plan, prompts, prompt_tokens, generations)
+
+
+def _make_plans(state: ServerState) -> Plans[CompletionRequest, _Plan]:
+    return Plans(_ADAPTER, "prompt", partial(_Plan, state))
+
+
+def make_renderer(parsed: CompletionRequest, model: Model) -> Renderer:
+    """What makes the prompts of a completion request. Raises RequestError for what can't be rendered."""
+    if parsed.suffix is not None and parsed.echo:
+        raise RequestError("Echo is unsupported with suffix.", parameter="suffix")
+    if parsed.suffix is not None:
+        message = "suffix is only supported for models with FIM completion rendering"
+        raise RequestError(message, parameter="suffix")
+    if parsed.prompt_embeds is not None:
+        raise ValidationError("You must set `--enable-prompt-embeds` to input `prompt_embeds`.")
+    check_given(parsed.prompt)
+    truncation = Truncation(parsed.truncate_prompt_tokens, parsed.truncation_side)
+    max_tokens, special = parsed.max_tokens or 0, parsed.add_special_tokens
+    return Renderer(model, max_tokens=max_tokens, truncation=truncation, add_special_tokens=special)
+
+
+def prompts_of(parsed: CompletionRequest, model: Model) -> list[Prompt]:
+    """Every prompt of a completion request. Raises RequestError for what can't be rendered."""
+    return render_prompts(make_renderer(parsed, model), parsed.prompt or ())
+
+
+def completion_params(model: Model, parsed: CompletionRequest, prompt_len: int) -> SamplingParams:
+    """The parameters of one prompt of a completion request, their values checked. Raises ValidationError."""
+    max_tokens = choose_max_tokens(model, parsed.max_tokens, prompt_len, parsed.truncate_prompt_tokens)
+    if parsed.use_beam_search:
+        return beam_params(parsed, model, max_tokens)
+    scored = parsed.prompt_logprobs
+    if scored is None and parsed.echo:
+        scored = parsed.logprobs
+    return sampling_params(
+        parsed,
+        model,
+        # Echo alone still generates a token, which isn't shown.
+        max_tokens=1 if parsed.echo and parsed.max_tokens == 0 else max_tokens,
+        logprobs=parsed.logprobs,
+        prompt_logprobs=scored,
+    )
+
+
+def _parts(completion: _Completion) -> Iterator[_Part]:
+    """The parts of all choices as they are generated. Raises ValidationError before the first one."""
+    generations, request = completion.generations, completion.plan.request
+    for generation in generations:
+        generation.check()
+    ends: dict[int, int] = {}  # of the choices that have begun: where their text ends
+    sources = [steps_of(generation, request) for generation in generations]
+    for number, (choice, step) in in_turn(sources):
+        generation = generations[number]
+        index = number * generation.params.n + choice
+        first = index not in ends
+        positions: Sequence[PositionLogprobs | None] = step.logprobs or ()
+        text, token_ids = step.text, step.token_ids
+        if first and request.echo:
+            text, token_ids, positions = _after_prompt(completion, number, step)
+        logprobs, end = None, ends.get(index, 0)
+        if request.logprobs is not None:
+            logprobs, end = completion_logprobs(token_ids, positions, completion.plan.display, end)
+        ends[index] = end
+        yield _Part(index, generation, text, logprobs, step.token_ids, step.finish_reason, step.stop_reason, first)
+
+
+def _after_prompt(
+    completion: _Completion, number: int, step: Step
+) -> tuple[str, Sequence[int], Sequence[PositionLogprobs | None]]:
+    """(text, token ids, their values) that a first step shows after the echoed prompt's."""
+    generation, request = completion.generations[number], completion.plan.request
+    # Asked for ids, vLLM leaves the prompt's text out.
+    text = "" if request.return_token_ids else completion.prompts[number].text
+    token_ids = generation.request.prompt_token_ids
+    positions = generation.prompt_logprobs if request.logprobs is not None else []
+    if request.max_tokens == 0:
+        return text, token_ids, positions
+    return text + step.text, [*token_ids, *step.token_ids], [*positions, *(step.logprobs or ())]
+
+
+def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
+    """The events of a stream."""
+    request, settings = completion.plan.request, completion.plan.model.settings
+    include_usage, continuous = usage_in_stream(request.stream_options, settings)
+    generated = [0] * sum(generation.params.n for generation in completion.generations)
+    for part in _parts(completion):
+        generated[part.number] += len(part.token_ids)
+        event = {**completion.head, "choices": [_stream_choice(completion, part)]}
+        if part.finish_reason is not None and not include_usage:
+            event["system_fingerprint"] = completion.plan.model.system_fingerprint
+        if continuous:
+            event["usage"] = usage(len(part.generation.request.prompt_token_ids), generated[part.number])
+        yield event
+    if include_usage:
+        counts = usage(
+            completion.prompt_tokens,
+            sum(generated),
+            details=COMPLETION_DETAILS if settings.enable_prompt_tokens_details else None,
+        )
+        yield {
+            **completion.head,
+            "choices": [],
+            "usage": counts,
+            "system_fingerprint": completion.plan.model.system_fingerprint,
+        }
+
+
+def _stream_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
+    request = completion.plan.request
+    shows_prompt = part.first and (request.echo or request.return_token_ids)
+    return {
+        "index": part.number,
+        "text": part.text,
+        "logprobs": part.logprobs,
+        "finish_reason": part.finish_reason,
+        "stop_reason": part.stop_reason,
+        "prompt_token_ids": part.generation.request.prompt_token_ids if shows_prompt else None,
+        "token_ids": part.token_ids if request.return_token_ids else None,
+    }
+
+
+def _full_reply(completion: _Completion) -> dict[str, Any]:
+    """The fold of the parts."""
+    folded: dict[int, list[_Part]] = {}
+    generated = 0
+    for part in _parts(completion):
+        generated += len(part.token_ids)
+        folded.setdefault(part.number, []).append(part)
+    choices = [_full_choice(completion, _joined(folded[index])) for index in sorted(folded)]
+    details = COMPLETION_DETAILS if completion.plan.model.settings.enable_prompt_tokens_details else None
+    return {
+        **completion.head,
+        "choices": choices,
+        "service_tier": None,
+        "system_fingerprint": completion.plan.model.system_fingerprint,
+        "usage": usage(completion.prompt_tokens, generated, details=details, nulls=True),
+        "kv_transfer_params": None,
+        "ec_transfer_params": None,
+        "metrics": None,
+    }
+
+
+def _full_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
+    generation, request = part.generation, completion.plan.request
+    scored = generation.params.prompt_logprobs is not None
+    return {
+        "index": part.number,
+        "text": part.text,
+        "logprobs": part.logprobs,
+        "finish_reason": part.finish_reason,
+        "stop_reason": part.stop_reason,
+        "token_ids": part.token_ids if request.return_token_ids else None,
+        "prompt_logprobs": prompt_logprobs(generation.prompt_logprobs) if scored else None,
+        "prompt_token_ids": generation.request.prompt_token_ids if request.return_token_ids else None,
+        "routed_experts": None,
+    }
+
+
+def _joined(parts: Sequence[_Part]) -> _Part:
+    """All parts of a choice as one."""
+    last = parts[-1]
+    if len(parts) == 1:
+        return last
+    text = "".join([part.text for part in parts])
+    token_ids = [token for part in parts for token in part.token_ids]
+    logprobs = [part.logprobs for part in parts if part.logprobs]
+    lists = {name: [entry for each in logprobs for entry in each[name]] for name in logprobs[0]} if logprobs else None
+    return last._replace(text=text, token_ids=token_ids, logprobs=lists)

@@ -1,0 +1,1 @@
+"""POST /inference/v1/generate and abort_requests."""

@@ -1,0 +1,1 @@
+"""GET /health, /ping, /version and /load."""

@@ -1,0 +1,56 @@
+"""POST /tokenize and POST /detokenize."""
+
+from __future__ import annotations
+
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stubserver.dialects.vllm.chat.serving import template_message
+from stubserver.dialects.vllm.tokenize.protocol import (
+    DetokenizeRequest,
+    TokenizeChatRequest,
+    TokenizeCompletionRequest,
+    TokenizeRequest,
+)
+from stubserver.serving.body import parse_body
+from stubserver.serving.replies import json_reply
+from stubserver.serving.state import server_state
+from stubserver.tokenizer.chat_template import render_chat
+
+_TOKENIZE: TypeAdapter[TokenizeCompletionRequest | TokenizeChatRequest] = TypeAdapter(TokenizeRequest)
+_DETOKENIZE = TypeAdapter(DetokenizeRequest)
+
+
+async def tokenize(request: Request) -> Response:
+    """Text, or messages rendered by the chat template, as token ids."""
+    _, parsed = await parse_body(request, _TOKENIZE)
+    model = server_state(request).find_model(parsed.model)
+    if isinstance(parsed, TokenizeChatRequest):
+        text = render_chat(
+            model.tokenizer,
+            [template_message(model, message) for message in parsed.messages],
+            add_generation_prompt=parsed.add_generation_prompt,
+            continue_final_message=parsed.continue_final_message,
+            tools=[tool.model_dump(exclude_unset=True) for tool in parsed.tools] if parsed.tools else None,
+            template_kwargs=parsed.chat_template_kwargs or {},
+        )
+    else:
+        text = parsed.prompt
+    token_ids = model.tokenizer.encode(text, add_special_tokens=parsed.add_special_tokens)
+    pieces = [model.tokenizer.id_to_piece(token_id) for token_id in token_ids] if parsed.return_token_strs else None
+    return json_reply(
+        {
+            "count": len(token_ids),
+            "max_model_len": model.settings.max_model_len,
+            "tokens": token_ids,
+            "token_strs": pieces,
+        }
+    )
+
+
+async def detokenize(request: Request) -> Response:
+    """Token ids as text, special tokens included."""
+    _, parsed = await parse_body(request, _DETOKENIZE)
+    model = server_state(request).find_model(parsed.model)
+    return json_reply({"prompt": model.tokenizer.decode(parsed.tokens)})

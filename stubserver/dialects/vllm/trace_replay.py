@@ -1,0 +1,79 @@
+"""Trace replay: decoding follows the tokens of `trace_decode_token_ids`, with the logprobs that they really have.
+
+Source of the facts: vLLM 0.32.0, `sampling_params.py` and `v1/engine/input_processor.py`. Where those raise a plain
+ValueError, as they do for all combinations, vLLM's HTTP server answers 500 without a message. Here it is a 400 with
+vLLM's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from stubserver.config.settings import Settings
+from stubserver.engine.model import Model
+from stubserver.errors import ValidationError
+from stubserver.sampling.params import SamplingParams
+
+_COMBINATIONS: tuple[tuple[Callable[[SamplingParams], bool], str], ...] = (
+    (lambda p: not p.trace_decode_token_ids, "trace_decode_token_ids must be a non-empty list."),
+    (lambda p: p.n != 1, "trace_decode_token_ids requires n=1."),
+    (
+        lambda p: any(token_id < 0 for token_id in p.trace_decode_token_ids or ()),
+        "trace_decode_token_ids must contain non-negative integers.",
+    ),
+    (
+        lambda p: p.prompt_logprobs is not None,
+        "trace_decode_token_ids is not supported with prompt_logprobs.",
+    ),
+)
+
+
+def check_trace(params: SamplingParams, model: Model, *, constrained: bool) -> None:
+    """Refuse a trace with what it doesn't go with, enabled or not. Raises ValidationError."""
+    if params.trace_decode_token_ids is None:
+        return
+    for refused, words in _COMBINATIONS:
+        if refused(params):
+            raise ValidationError(words)
+    others = {
+        "speculative decoding": bool(model.settings.speculative_config),
+        "structured outputs": constrained,
+        "bad_words": bool(params.bad_words),
+    }
+    for name, is_set in others.items():
+        if is_set:
+            raise ValidationError(f"trace_decode_token_ids is not supported with {name}.")
+    outside = [token_id for token_id in params.trace_decode_token_ids if token_id >= model.vocab_size]
+    if outside:
+        message = (
+            f"token_id(s) {outside} in trace_decode_token_ids contain out-of-vocab token ids. "
+            f"Vocabulary size: {model.vocab_size}"
+        )
+        raise ValidationError(message, parameter="trace_decode_token_ids", value=outside)
+
+
+def check_enabled(params: SamplingParams, settings: Settings) -> None:
+    """Refuse a trace unless the server accepts them. Raises ValidationError."""
+    if params.trace_decode_token_ids and not settings.enable_trace_replay:
+        raise ValidationError(
+            "trace_decode_token_ids is set but trace replay is not enabled. Start the engine with "
+            "--enable-trace-replay to use it."
+        )
+
+
+def follow_trace(params: SamplingParams, room: int) -> SamplingParams:
+    """The parameters under which a trace is followed to its end: nothing but a length stops it.
+
+    room: how many tokens fit into the context.
+    """
+    trace = list(params.trace_decode_token_ids or ())[:room]
+    return replace(
+        params,
+        trace_decode_token_ids=trace,
+        max_tokens=min(len(trace), params.max_tokens),
+        min_tokens=0,
+        ignore_eos=True,
+        stop=(),
+        stop_token_ids=(),
+    )

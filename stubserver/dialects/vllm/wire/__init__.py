@@ -1,0 +1,1 @@
+"""vLLM's shapes on the wire."""

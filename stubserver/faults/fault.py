@@ -1,0 +1,47 @@
+"""A fault that can be asked whether it befalls a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stubserver.faults.keys import FaultKeys
+from stubserver.keys.document import Document, Place
+from stubserver.script.conditions import Condition, read_conditions
+from stubserver.script.context import ScriptRequest
+from stubserver.script.file.check import check_faults
+
+
+@dataclass(frozen=True, eq=False)
+class Fault:
+    """keys: what it does. conditions: all of them have to hold."""
+
+    keys: FaultKeys
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def asks_for_prompt(self) -> bool:
+        """Whether the prompt has to be known to decide."""
+        return any(condition.is_about_prompt for condition in self.conditions)
+
+    def befalls(self, requests: Iterable[ScriptRequest]) -> bool:
+        """Whether the conditions hold for one of a request's prompts."""
+        if not self.conditions:
+            return True
+        return any(all(condition.holds(request) for condition in self.conditions) for request in requests)
+
+
+def read_faults(keys: Sequence[FaultKeys], place: Place) -> tuple[Fault, ...]:
+    """Faults of a checked list. Raises ScriptError with the place of a condition that can't be read."""
+    return tuple(
+        Fault(each, read_conditions(each.when, place / index / "when") if each.when else ())
+        for index, each in enumerate(keys)
+    )
+
+
+def load_faults(data: Any, name: str) -> tuple[Fault, ...]:
+    """Faults of a list as JSON has it; `name` says in messages where it came from. Raises ScriptError."""
+    document = Document(name, data, Path.cwd())
+    return read_faults(check_faults(document), document.root)

@@ -1,0 +1,1 @@
+"""What was asked, what was answered, and why."""

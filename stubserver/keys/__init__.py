@@ -1,0 +1,1 @@
+"""What people write: documents, their keys and conditions, and how mistakes in them are said."""

@@ -1,0 +1,1 @@
+"""Servers with other habits: a request made into what they would have understood of it."""

@@ -1,0 +1,1 @@
+"""What every server's endpoints share: bodies, dispatch, the state, the start of a generation."""
