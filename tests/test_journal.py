@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from stubserver.journal import journal as journal_module
 from stubserver.app import create_app
 from stubserver.headers import is_secret
+from stubserver.journal import journal as journal_module
 from stubserver.journal.journal import Event, Journal, JournalMiddleware
 from stubserver.testing import Stub
 

@@ -1,0 +1,188 @@
+"""What has to be known of a server's replies, whatever their shape: how to read them, and how to write them again.
+
+Faults, the journal, playback and assertions use it and know no shape; a dialect gives it, in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+from stubserver.errors import RequestError
+
+Document = dict[str, Any]
+"""The JSON object of a full reply, or of an event."""
+
+Part = Literal["choices", "usage", "logprobs"]
+"""What of a reply may be missing."""
+
+MISSING: Any = object()
+"""In place of a part's value: the part is taken out."""
+
+
+class Entry(NamedTuple):
+    """A token among the top ones of a position.
+
+    token: as the reply shows it. rest: what else the wire has for it, which only the wire reads.
+    """
+
+    token: str
+    logprob: float
+    rest: Any = None
+
+
+class Position(NamedTuple):
+    """A token of the reply. logprob and top are None where the wire has null. rest: as for an entry."""
+
+    token: str
+    logprob: float | None
+    top: Sequence[Entry] | None
+    rest: Any = None
+
+
+class Choice(NamedTuple):
+    """One output of a reply. positions: those that the document has of it; None if it has no logprobs of it."""
+
+    index: int
+    positions: Sequence[Position] | None
+
+
+@dataclass(frozen=True)
+class RecordedRequest:
+    """What a recorded request asked for, as far as a script can be made of its reply.
+
+    when: per prompt, the condition (of a script file) under which the same is asked again. choices: per prompt. top:
+    how many of the likeliest tokens are listed at most; None for all. moved: the fields that move the token that comes
+    out away from the likeliest one. greedy: whether it was the likeliest one. temperature: None if it isn't given.
+    stops: whether the request may have ended the output. refused: why no script can be made of it, if so.
+    """
+
+    when: Sequence[Mapping[str, Any]] = ()
+    choices: int = 1
+    top: int | None = 0
+    moved: Sequence[str] = ()
+    greedy: bool = False
+    temperature: float | None = None
+    stops: bool = False
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a choice of a recorded reply ended. by_model: by the model's own end of sequence."""
+
+    index: int
+    by_model: bool
+
+
+@dataclass(frozen=True)
+class Framing:
+    """Server-sent events. done: the event that ends a stream; empty where nothing does."""
+
+    done: bytes = b""
+    media_type: str = field(default="text/event-stream", init=False)
+
+    def write(self, text: bytes) -> bytes:
+        """A JSON text as an event."""
+        return b"data: " + text + b"\n\n"
+
+    def read(self, event: bytes) -> bytes:
+        """What the `data:` lines of an event hold; empty for a comment."""
+        lines = [line.removeprefix(b"data:") for line in event.splitlines() if line.startswith(b"data:")]
+        return b"\n".join(line.removeprefix(b" ") for line in lines)
+
+    def rewrite(self, event: bytes, text: bytes) -> bytes:
+        """The event with other data; its other lines (`event:`, `id:`) stay."""
+        others = [line for line in event.splitlines() if line and not line.startswith(b"data:")]
+        return b"\n".join([*others, b"data: " + text]) + b"\n\n"
+
+    def is_done(self, event: bytes) -> bool:
+        """Whether this is the event that ends a stream."""
+        return bool(self.done) and self.read(event) == self.read(self.done)
+
+    def is_stream(self, content_type: str) -> bool:
+        """Whether a reply of this content type is a stream."""
+        return content_type.startswith(self.media_type)
+
+
+class Wire(Protocol):
+    """How a server writes what it says."""
+
+    framing: Framing
+
+    # Errors
+
+    def error_reply(self, error: RequestError) -> tuple[int, Any]:
+        """(status, JSON body) of what answers a request that is refused."""
+        ...
+
+    def error_event(self, error: RequestError) -> bytes:
+        """The event that an error is in a stream whose 200 has gone out."""
+        ...
+
+    def http_error(self, status: int, detail: str) -> Any:
+        """The JSON body where there is nothing to answer: no such path, another method."""
+        ...
+
+    def status_body(self, status: int, message: str) -> Any:
+        """The JSON body of a status that a test has chosen."""
+        ...
+
+    def dead_reply(self, path: str) -> tuple[int, Any]:
+        """(status, JSON body) of a server whose engine has died; a body of None is none at all."""
+        ...
+
+    # Replies: full ones, and the events of streams
+
+    def read_choices(self, document: Document) -> list[Choice]:
+        """The outputs that a document tells of, with their logprobs; none if it is of another kind, or broken."""
+        ...
+
+    def write_choices(self, document: Document, choices: Sequence[Choice]) -> Document:
+        """A new document with other positions in the choices that `read_choices` gave, in the same order.
+
+        A choice whose positions are None has no logprobs (null).
+        """
+        ...
+
+    def write_part(self, document: Document, part: Part, value: Any) -> Document | None:
+        """A new document with another value of a part, or without it (MISSING).
+
+        The same object if it has no such part; None if nothing is left of it that would be sent.
+        """
+        ...
+
+    def read_model(self, document: Document) -> str | None:
+        """The name of the model that a document gives itself."""
+        ...
+
+    def count_tokens(self, document: Document) -> int:
+        """How many tokens were generated for a full reply, at least 1."""
+        ...
+
+    def token_names(self, token_id: int, text: str) -> set[str]:
+        """How a reply may show a token."""
+        ...
+
+    # Recorded exchanges
+
+    def other_form(self, body: Document) -> Iterator[Document]:
+        """The bodies that ask for the same in the other form: full for a stream, a stream for a full reply."""
+        ...
+
+    def fold(self, documents: Sequence[Document]) -> Document:
+        """The full reply that a stream's events add up to. Raises ValueError, KeyError or TypeError if they don't."""
+        ...
+
+    def unfold(self, document: Document, body: Document) -> list[Document]:
+        """The events of a stream that says the same as a full reply; `body` asks for the stream. Raises likewise."""
+        ...
+
+    def read_request(self, path: str, body: Document) -> RecordedRequest | None:
+        """What a recorded request asked for; None for a route whose replies have no logprobs."""
+        ...
+
+    def read_endings(self, document: Document) -> list[Ending]:
+        """How the choices of a full reply ended, in the order of `read_choices`."""
+        ...
