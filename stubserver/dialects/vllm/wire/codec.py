@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import cast
 
-from stubserver.dialects.vllm.wire import errors
-from stubserver.errors import RequestError
-from stubserver.serving.wire import Framing
+from stubserver.dialects.vllm.wire import conversion, errors, parts
+from stubserver.dialects.vllm.wire.positions import placeholder
+from stubserver.sampling.logprobs import MASKED
+from stubserver.serving.framing import Framing
+from stubserver.serving.wire import Wire
 
 
 class VllmWire:
     """The `Wire` protocol for the shapes of every route of vLLM's that has choices."""
 
     framing = Framing(done=b"data: [DONE]\n\n")
+    own_paths: Sequence[str] = ("/health", "/ping", "/load", "/metrics", "/openapi.json")
+    identity_paths: Mapping[str, str] = MappingProxyType({"version": "/version", "models": "/v1/models"})
+    fresh_fields: Collection[str] = frozenset({"id", "request_id", "created", "system_fingerprint"})
+    masked = MASKED
 
-    def error_reply(self, error: RequestError) -> tuple[int, Any]:
-        """(status, body) of what answers a request that is refused."""
-        return errors.error_reply(error)
+    error_reply = staticmethod(errors.error_reply)
+    error_event = staticmethod(errors.error_event)
+    http_error = staticmethod(errors.http_error)
+    status_body = staticmethod(errors.status_body)
+    dead_reply = staticmethod(errors.dead_reply)
 
-    def error_event(self, error: RequestError) -> bytes:
-        """An error inside of a stream."""
-        return errors.error_event(error)
+    read_choices = staticmethod(parts.read_choices)
+    write_choices = staticmethod(parts.write_choices)
+    write_part = staticmethod(parts.write_part)
+    read_model = staticmethod(parts.read_model)
+    count_tokens = staticmethod(parts.count_tokens)
 
-    def http_error(self, status: int, detail: str) -> Any:
-        """The body where there is no such path, or another method is meant."""
-        return errors.http_error(status, detail)
+    other_form = staticmethod(conversion.other_form)
+    fold = staticmethod(conversion.fold)
+    unfold = staticmethod(conversion.unfold)
 
-    def status_body(self, status: int, message: str) -> Any:
-        """The body of a status that a test has chosen."""
-        return errors.status_body(status, message)
-
-    def dead_reply(self, path: str) -> tuple[int, Any]:
-        """(status, body) of a server whose engine is dead."""
-        return errors.dead_reply(path)
+    def token_names(self, token_id: int, text: str | None) -> set[str]:
+        """A token's text, or its stand-in."""
+        return {placeholder(token_id)} | (set() if text is None else {text})
 
 
-WIRE = VllmWire()
+# What a script is made of, `read_request` and `read_endings`, comes with the work on scripts.
+WIRE = cast(Wire, VllmWire())

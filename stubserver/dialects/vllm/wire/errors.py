@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from stubserver.errors import GenerationError, RequestError
+from stubserver.serving.framing import EVENTS
 
 # vLLM's words, in v1/engine/exceptions.py.
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
@@ -19,7 +20,7 @@ def error_reply(error: RequestError) -> tuple[int, Any]:
 
 def error_event(error: RequestError) -> bytes:
     """An error inside of a stream."""
-    return b"data: " + json.dumps(error.body()).encode() + b"\n\n"
+    return EVENTS.write(json.dumps(error_reply(error)[1]).encode())
 
 
 def http_error(status: int, detail: str) -> Any:
