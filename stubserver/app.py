@@ -22,6 +22,7 @@ from stubserver.asgi import find_header
 from stubserver.config.settings import Settings, resolve_settings
 from stubserver.dialects.vllm.endpoints import ENDPOINTS
 from stubserver.dialects.vllm.startup_checks import check_startup
+from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.engine.model import Model
 from stubserver.errors import GenerationError, ScriptError, SettingsError
 from stubserver.faults.fault import Fault
@@ -85,7 +86,7 @@ def build_app(served: Sequence[Served], load_script: LoadScript) -> Starlette:
     """The app that serves these models; the server's own settings are those of the first. Raises SettingsError."""
     settings = served[0].settings
     models, faults = build_models(served), served[0].loaded.faults
-    player = open_player(settings)
+    player = open_player(settings, WIRE)
     state = ServerState(settings, models, faults, partial(_load_models, settings, load_script), player)
     answers = make_answers(ENDPOINTS, state)
     app = Starlette(

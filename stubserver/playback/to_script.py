@@ -26,6 +26,7 @@ from stubserver.playback.errors import CassetteError
 from stubserver.playback.exchange import Exchange
 from stubserver.playback.recorded import recorded_name
 from stubserver.script.tokens import TokenReader
+from stubserver.serving.wire import Wire
 from stubserver.tokenizer.hf import HFTokenizer, load_tokenizer
 
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
@@ -86,12 +87,12 @@ class _Rows:
         yield path
 
 
-def make_script(cassette: Cassette, tokenizer: str, mode: LogprobsMode) -> Made:
+def make_script(cassette: Cassette, tokenizer: str, mode: LogprobsMode, wire: Wire) -> Made:
     """The script of what the cassette holds. `tokenizer`: as the setting; it has to be the recorded model's.
 
     mode: of the recorded server. Raises TokenizerError, and CassetteError if there are no logprobs at all.
     """
-    reading = _Reading(load_tokenizer(tokenizer), mode)
+    reading = _Reading(load_tokenizer(tokenizer), mode, wire)
     left_out: defaultdict[str, list[int]] = defaultdict(list)
     for number, exchange in enumerate(cassette.exchanges, 1):
         try:
@@ -131,7 +132,8 @@ class _LeftOutError(Exception):
 class _Reading:
     """Collects rows, exchange by exchange."""
 
-    def __init__(self, tokenizer: HFTokenizer, mode: LogprobsMode) -> None:
+    def __init__(self, tokenizer: HFTokenizer, mode: LogprobsMode, wire: Wire) -> None:
+        self._wire = wire
         self._tokenizer = tokenizer
         self._tokens = TokenReader(tokenizer, tokenizer.vocab_size)
         self._mode = mode
@@ -159,7 +161,7 @@ class _Reading:
         if exchange.request.path not in ROUTES or exchange.reply.status != 200:
             raise _LeftOutError("no logprobs in it")
         body = parse_json(exchange.request.body)
-        reply = convert_reply(exchange.reply, exchange.request) if exchange.reply.events else exchange.reply
+        reply = convert_reply(exchange.reply, exchange.request, self._wire) if exchange.reply.events else exchange.reply
         if reply is None:
             raise _LeftOutError("its stream can't be put together")
         if body.get("echo"):

@@ -9,8 +9,8 @@ from exchanges import JSON
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stubserver.playback.events import EventCutter
-from stubserver.playback.exchange import Event, Exchange, Reply, Request, read_exchange, write_exchange
+from stubserver.playback.exchange import Exchange, RecordedEvent, Reply, Request, read_exchange, write_exchange
+from stubserver.serving.framing import EventCutter
 
 REQUEST = Request("POST", "/v1/completions", "a=1", JSON, b'{"prompt":"x"}')
 
@@ -51,7 +51,7 @@ def test_keys_stand_in_one_order() -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes(body: bytes) -> None:
-    events = (Event(0.5, body), Event(1.0, b"data: " + body + b"\n\n"))
+    events = (RecordedEvent(0.5, body), RecordedEvent(1.0, b"data: " + body + b"\n\n"))
     for reply in (Reply(200, JSON, body), Reply(200, JSON, events=events)):
         found = through_a_line(Exchange(REQUEST, reply)).reply
         assert (found.body, found.events) == (reply.body, reply.events)

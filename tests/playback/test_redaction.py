@@ -13,7 +13,7 @@ from servers import recorder, upstream
 
 from stubserver.cli import main
 from stubserver.errors import SettingsError
-from stubserver.playback.exchange import Event, Exchange, Reply, Request
+from stubserver.playback.exchange import Exchange, RecordedEvent, Reply, Request
 from stubserver.playback.redaction import REDACTED, Redaction, secrets_of
 
 BEARER = "tok/secret+one=="
@@ -125,9 +125,9 @@ def test_what_looks_like_a_secret_goes(text: str, cleaned: str) -> None:
 
 
 def test_a_stream_is_cleaned_event_by_event() -> None:
-    events = (Event(0, b'data: {"password":"abc"}\n\n'), Event(1, b"data: [DONE]\n\n"))
+    events = (RecordedEvent(0, b'data: {"password":"abc"}\n\n'), RecordedEvent(1, b"data: [DONE]\n\n"))
     found = Redaction().exchange(Exchange(request(), Reply(200, events=events))).reply.events
-    assert found == (Event(0, b'data: {"password":"REDACTED"}\n\n'), events[1])
+    assert found == (RecordedEvent(0, b'data: {"password":"REDACTED"}\n\n'), events[1])
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
