@@ -27,7 +27,7 @@ from stubserver.engine.model import Model
 from stubserver.errors import GenerationError, ScriptError, SettingsError
 from stubserver.faults.fault import Fault
 from stubserver.faults.middleware import FaultMiddleware
-from stubserver.journal.journal import JournalMiddleware
+from stubserver.journal.middleware import JournalMiddleware
 from stubserver.keys.document import Document
 from stubserver.playback.player import PlaybackMiddleware, open_player
 from stubserver.playback.recorded import RecordedMiddleware, RecordedScript
@@ -104,7 +104,7 @@ def _middleware(state: ServerState) -> list[Middleware]:
     if state.settings.api_key:
         layers.append(Middleware(ApiKeyMiddleware, keys=state.settings.api_key))
     if state.journal is not None:
-        layers.append(Middleware(JournalMiddleware, journal=state.journal))
+        layers.append(Middleware(JournalMiddleware, journal=state.journal, wire=WIRE))
     layers.append(Middleware(ProfileMiddleware, served=state, paths=GENERATING))
     layers.append(Middleware(FaultMiddleware, board=state.faults, served=state, generating=GENERATING))
     layers.append(Middleware(RecordedMiddleware, served=state))

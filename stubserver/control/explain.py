@@ -19,7 +19,7 @@ from stubserver.engine.generate import Generation
 from stubserver.engine.model import Model
 from stubserver.engine.terms import Terms
 from stubserver.errors import UnscriptedError
-from stubserver.journal.journal import describe_label, no_infinity
+from stubserver.journal.json_values import describe_label, no_infinity
 from stubserver.sampling.params import SamplingParams
 from stubserver.script.passed_over import explain_passed_over
 from stubserver.serving.body import validate

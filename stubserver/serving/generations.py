@@ -17,7 +17,8 @@ from stubserver.engine.terms import Terms
 from stubserver.errors import ValidationError
 from stubserver.faults.choice import Answered
 from stubserver.faults.middleware import ANSWERED
-from stubserver.journal.journal import SCOPE_KEY, Entry
+from stubserver.journal.entry import Entry
+from stubserver.journal.middleware import SCOPE_KEY
 from stubserver.sampling.params import SamplingParams
 from stubserver.script.context import ScriptRequest
 from stubserver.serving.replies import random_id

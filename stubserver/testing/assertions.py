@@ -9,7 +9,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from stubserver.errors import TokenizerError
-from stubserver.journal.journal import Entry
+from stubserver.journal.entry import Entry
 from stubserver.script.conditions import json_equal
 
 _LONGEST_LINE = 160

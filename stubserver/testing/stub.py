@@ -11,7 +11,8 @@ from stubserver.app import ScriptSource, create_app
 from stubserver.control.explain import explain_body
 from stubserver.engine.model import Model
 from stubserver.errors import SettingsError
-from stubserver.journal.journal import Entry, Journal
+from stubserver.journal.entry import Entry
+from stubserver.journal.journal import Journal
 from stubserver.script.file.amended import AmendedScript, amend, read_default
 from stubserver.serving.state import ServerState
 from stubserver.testing import assertions
