@@ -106,7 +106,7 @@ def _middleware(state: ServerState) -> list[Middleware]:
     if state.journal is not None:
         layers.append(Middleware(JournalMiddleware, journal=state.journal, wire=WIRE))
     layers.append(Middleware(ProfileMiddleware, served=state, paths=GENERATING))
-    layers.append(Middleware(FaultMiddleware, board=state.faults, served=state, generating=GENERATING))
+    layers.append(Middleware(FaultMiddleware, active=state.faults, served=state, wire=WIRE, generating=GENERATING))
     layers.append(Middleware(RecordedMiddleware, served=state))
     if state.player is not None:
         layers.append(Middleware(PlaybackMiddleware, player=state.player))

@@ -26,6 +26,10 @@ class Fault:
         """Whether the prompt has to be known to decide."""
         return any(condition.is_about_prompt for condition in self.conditions)
 
+    def describe(self) -> dict[str, Any]:
+        """The fault as it was set."""
+        return self.keys.model_dump(mode="json", exclude_unset=True)
+
     def befalls(self, requests: Iterable[ScriptRequest]) -> bool:
         """Whether the conditions hold for one of a request's prompts."""
         if not self.conditions:

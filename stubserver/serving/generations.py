@@ -15,8 +15,8 @@ from stubserver.engine.generate import Generation, Step
 from stubserver.engine.model import Model
 from stubserver.engine.terms import Terms
 from stubserver.errors import ValidationError
-from stubserver.faults.choice import Answered
 from stubserver.faults.middleware import ANSWERED
+from stubserver.faults.selection import AnsweredPrompts
 from stubserver.journal.entry import Entry
 from stubserver.journal.middleware import SCOPE_KEY
 from stubserver.sampling.params import SamplingParams
@@ -39,7 +39,7 @@ def make_generation(
     generation = Generation(terms, seen, model.script.bind(seen), forced, tokenized=prompt.tokenized)
     if record is not None:
         record.rule, generation.record = generation.answer.rule, record.add
-    answered: Answered | None = request.scope.get(ANSWERED)
+    answered: AnsweredPrompts | None = request.scope.get(ANSWERED)
     if answered is not None:
         answered.append((seen, generation.answer))
     return generation

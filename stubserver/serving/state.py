@@ -14,7 +14,7 @@ from stubserver.config.settings import Settings
 from stubserver.engine.generate import Generation
 from stubserver.engine.model import Model
 from stubserver.errors import NotFoundError, PermissionDeniedError
-from stubserver.faults.board import FaultBoard
+from stubserver.faults.active import ActiveFaults
 from stubserver.faults.fault import Fault
 from stubserver.journal.journal import Journal
 from stubserver.playback.player import Player
@@ -47,7 +47,7 @@ class ServerState:
     ) -> None:
         self.settings = settings
         self.player = player
-        self.faults = FaultBoard(faults)
+        self.faults = ActiveFaults(faults)
         self.in_flight = 0
         self._streaming: WeakKeyDictionary[Generation, str] = WeakKeyDictionary()
         self.journal = Journal(settings.journal_size) if settings.journal else None

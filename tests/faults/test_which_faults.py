@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from stubserver.app import create_app
 from stubserver.errors import ConfigError, ScriptError
-from stubserver.faults.board import FaultBoard
+from stubserver.faults.active import ActiveFaults
 
 
 def status(code: int, **keys: Any) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def test_the_same_faults_give_the_same_replies_again(server: Running) -> None:
 
 
 def test_board() -> None:
-    board = FaultBoard()
+    board = ActiveFaults()
     assert board.is_empty
     specs = [{"kind": "status", "status": 429, "times": 2, "when": {"model": ["a"]}}, {"kind": "no_done"}]
     board.replace(specs)
@@ -194,7 +194,7 @@ def test_faults_of_requests_are_forgotten_with_them(server: Running) -> None:
 
 def test_readiness_counts_from_the_moment_it_was_set() -> None:
     now = 100.0
-    board = FaultBoard(clock=lambda: now)
+    board = ActiveFaults(clock=lambda: now)
     board.replace([{"kind": "readiness", "seconds": 5}])
     [fault] = board.faults
     assert board.turn(fault) == 0
