@@ -28,7 +28,8 @@ class Fault:
 
     def describe(self) -> dict[str, Any]:
         """The fault as it was set."""
-        return self.keys.model_dump(mode="json", exclude_unset=True)
+        written = self.keys.model_dump(mode="json", exclude_unset=True)
+        return {"kind": written.pop("kind"), **written}
 
     def befalls(self, requests: Iterable[ScriptRequest]) -> bool:
         """Whether the conditions hold for one of a request's prompts."""
