@@ -83,6 +83,16 @@ def test_imports_point_down(module: str) -> None:
     assert {name for name in others if HEIGHTS[part_of(name)] >= HEIGHTS[part] and HEIGHTS[part] != MIDDLE} == set()
 
 
+ROOMS = {"faults", "journal", "playback", "profiles"}
+"""What stands around the routes. None knows another one, and none knows a dialect: they are handed its wire."""
+
+
+@pytest.mark.parametrize("module", sorted(module for module in modules() if part_of(module) in ROOMS))
+def test_rooms_around_the_routes_know_neither_each_other_nor_a_dialect(module: str) -> None:
+    known = {part_of(name) for name in imported(modules()[module])} - {part_of(module)}
+    assert known & (ROOMS | {"dialects", "control"}) == set()
+
+
 def test_config_knows_no_more_of_sampling_than_the_modes() -> None:
     assert {name for name in imported(PACKAGE / "config" / "settings.py") if part_of(name) == "sampling"} == {
         "stubserver.sampling.logprobs"

@@ -143,16 +143,14 @@ def malforming(fault: keys.MalformedJsonKeys, framing: Framing) -> Stage:
 
 def failing(fault: keys.ErrorEventKeys, wire: Wire) -> Stage:
     """An error where an event should be, and no further event but the last: as vLLM does when its engine fails."""
-    error = GenerationError(fault.message)
+    text = json.dumps(wire.error_reply(GenerationError(fault.message))[1]).encode()
 
     def stage(piece: Piece) -> Iterator[Item]:
         due = piece.number == fault.after_events
-        if piece.kind == "full":
-            yield piece._replace(data=json.dumps(wire.error_reply(error)[1]).encode())
-        elif piece.kind == "event" and due:
-            yield piece._replace(data=wire.error_event(error))
+        if piece.kind == "full" or (piece.kind == "event" and due):
+            yield _with_json(piece, text, wire.framing)
         elif piece.kind == "done" and piece.number <= fault.after_events:
-            yield Piece(piece.number, wire.error_event(error))
+            yield Piece(piece.number, wire.framing.write(text))
             yield piece
         elif piece.kind != "event" or piece.number < fault.after_events:
             yield piece

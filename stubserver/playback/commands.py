@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stubserver.asgi import json_object
 from stubserver.errors import SettingsError
 from stubserver.playback.cassette import Cassette, read_cassette, write_cassette
 from stubserver.playback.errors import CassetteError
-from stubserver.playback.exchange import Exchange, write_exchange
+from stubserver.playback.exchange import Exchange
 from stubserver.playback.importers import import_recording
 from stubserver.playback.redaction import Redaction
 from stubserver.playback.to_script import LogprobsMode, make_script
@@ -47,44 +48,33 @@ def run_cassette_command(name: str, file: str, wire: Wire, **options: Any) -> tu
 
 def _show(run: Run, full: bool) -> Iterator[str]:
     cassette = read_cassette(run.path)
-    yield _about(cassette)
+    yield _about(cassette, run.wire)
     for number, exchange in enumerate(cassette.exchanges, 1):
         request, reply = exchange.request, exchange.reply
         kind = f"{len(reply.events)} events, " if reply.events is not None else ""
         size = f"{kind}{len(reply.content)} bytes"
-        yield f"{number}: {request.line} → {reply.status} in {reply.seconds:.3f} s, {size}{_prompt(exchange)}"
+        yield f"{number}: {request.line} → {reply.status} in {reply.seconds:.3f} s, {size}{_prompt(exchange, run.wire)}"
         if full:
             yield f"   {request.body.decode('utf-8', 'replace')}"
             yield from (f"   {line}" for line in reply.content.decode("utf-8", "replace").splitlines() if line)
 
 
-def _about(cassette: Cassette) -> str:
-    upstream = cassette.upstream
-    version = upstream.get("version")
-    named = version.get("version") if isinstance(version, dict) else version
-    models = upstream.get("models")
-    entries = models.get("data", []) if isinstance(models, dict) else []
-    names = ", ".join(str(entry.get("id")) for entry in entries if isinstance(entry, dict))
-    known = [("recorded from", upstream.get("url")), ("version", named), ("models", names)]
-    parts = [f"{label} {value}" for label, value in known if value]
+def _about(cassette: Cassette, wire: Wire) -> str:
+    url, known = cassette.upstream.get("url"), wire.describe_server(cassette.upstream)
+    parts = [f"recorded from {url}"] * bool(url) + [f"{label} {value}" for label, value in known.items() if value]
     return f"{cassette.path}: {', '.join(parts) or 'recorded from an unknown server'}"
 
 
-def _prompt(exchange: Exchange) -> str:
+def _prompt(exchange: Exchange, wire: Wire) -> str:
     """The beginning of what was asked, so that lines can be told apart."""
-    body = write_exchange(exchange)["request"].get("json")
-    if not isinstance(body, dict):
-        return ""
-    messages = body.get("messages")
-    last = messages[-1] if isinstance(messages, list) and messages else None
-    asked = body.get("prompt", last.get("content") if isinstance(last, dict) else None)
+    asked = wire.last_prompt(json_object(exchange.request.body))
     text = repr(asked)
     return "" if asked is None else f": {text if len(text) <= 60 else text[:60] + '…'}"
 
 
 def _stats(run: Run) -> Iterator[str]:
     cassette = read_cassette(run.path)
-    yield _about(cassette)
+    yield _about(cassette, run.wire)
     streams = sum(exchange.reply.events is not None for exchange in cassette.exchanges)
     yield f"{len(cassette.exchanges)} exchanges, {streams} of them streams; {run.path.stat().st_size} bytes"
     counts = Counter((each.request.method, each.request.path, each.reply.status) for each in cassette.exchanges)
@@ -95,7 +85,7 @@ def _stats(run: Run) -> Iterator[str]:
 def _check(run: Run, cassette_redact: list[str]) -> Iterator[str]:
     cassette = read_cassette(run.path)
     redaction = Redaction(cassette_redact)
-    yield f"{_about(cassette)}: {len(cassette.exchanges)} exchanges can be read"
+    yield f"{_about(cassette, run.wire)}: {len(cassette.exchanges)} exchanges can be read"
     if cassette.unfinished:
         run.found_something = True
         yield f"the last line isn't whole ({cassette.unfinished} bytes): that exchange is lost, the others are not"
@@ -130,7 +120,7 @@ def _to_script(run: Run, output: str, tokenizer: str, logprobs_mode: str) -> Ite
             f"--logprobs-mode: has to be {' or '.join(MODES)}: logits don't say how much the other tokens have "
             f"(got {logprobs_mode!r})"
         )
-    made = make_script(read_cassette(run.path), tokenizer, mode, run.wire)
+    made = make_script(read_cassette(run.path), run.wire, tokenizer, mode)
     try:
         Path(output).write_text(made.text, encoding="utf-8")
     except OSError as error:

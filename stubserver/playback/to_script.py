@@ -87,12 +87,12 @@ class _Rows:
         yield path
 
 
-def make_script(cassette: Cassette, tokenizer: str, mode: LogprobsMode, wire: Wire) -> Made:
+def make_script(cassette: Cassette, wire: Wire, tokenizer: str, mode: LogprobsMode) -> Made:
     """The script of what the cassette holds. `tokenizer`: as the setting; it has to be the recorded model's.
 
     mode: of the recorded server. Raises TokenizerError, and CassetteError if there are no logprobs at all.
     """
-    reading = _Reading(load_tokenizer(tokenizer), mode, wire)
+    reading = _Reading(wire, load_tokenizer(tokenizer), mode)
     left_out: defaultdict[str, list[int]] = defaultdict(list)
     for number, exchange in enumerate(cassette.exchanges, 1):
         try:
@@ -132,7 +132,7 @@ class _LeftOutError(Exception):
 class _Reading:
     """Collects rows, exchange by exchange."""
 
-    def __init__(self, tokenizer: HFTokenizer, mode: LogprobsMode, wire: Wire) -> None:
+    def __init__(self, wire: Wire, tokenizer: HFTokenizer, mode: LogprobsMode) -> None:
         self._wire = wire
         self._tokenizer = tokenizer
         self._tokens = TokenReader(tokenizer, tokenizer.vocab_size)

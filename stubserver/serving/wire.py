@@ -95,11 +95,7 @@ class Wire(Protocol):
     # Errors
 
     def error_reply(self, error: RequestError) -> tuple[int, Any]:
-        """(status, JSON body) of what answers a request that is refused."""
-        ...
-
-    def error_event(self, error: RequestError) -> bytes:
-        """The event that an error is in a stream whose 200 has gone out."""
+        """(status, JSON body) of what answers a request that is refused. In a stream, an error is an event of the body."""
         ...
 
     def http_error(self, status: int, detail: str) -> Any:
@@ -147,6 +143,14 @@ class Wire(Protocol):
         ...
 
     # Recorded exchanges
+
+    def describe_server(self, identity: Mapping[str, Any]) -> Mapping[str, str]:
+        """What a cassette's header knows of the server, by `identity_paths`, for people: what it is → a text."""
+        ...
+
+    def last_prompt(self, body: Document) -> Any:
+        """What a request body asks, by which people tell requests apart; None if it asks nothing."""
+        ...
 
     def other_form(self, body: Document) -> Iterator[Document]:
         """The bodies that ask for the same in the other form: full for a stream, a stream for a full reply."""

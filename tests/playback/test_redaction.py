@@ -130,6 +130,21 @@ def test_a_stream_is_cleaned_event_by_event() -> None:
     assert found == (RecordedEvent(0, b'data: {"password":"REDACTED"}\n\n'), events[1])
 
 
+@pytest.mark.parametrize(
+    ("event", "cleaned"),
+    [
+        (b": sk-0123456789abcdefghij\n\n", b": REDACTED\n\n"),
+        (b'event: x\r\ndata:{"password":"abc"}\r\n\r\n', b'event: x\r\ndata: {"password":"REDACTED"}\r\n\r\n'),
+        (b"id: sk-0123456789abcdefghij\ndata: 1\ndata: 2\n\n", b"id: REDACTED\ndata: 1\ndata: 2\n\n"),
+        (b'data: {"a":1,\ndata: "password":"abc"}\n\n', b'data: {"a":1,"password":"REDACTED"}\n\n'),
+        (b"data:1\r\r", b"data:1\r\r"),
+    ],
+)
+def test_every_line_of_an_event_is_cleaned(event: bytes, cleaned: bytes) -> None:
+    exchange = Exchange(request(), Reply(200, events=(RecordedEvent(0, event),)))
+    assert Redaction().exchange(exchange).reply.events == (RecordedEvent(0, cleaned),)
+
+
 def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"--cassette-redact: '\(' is no regular expression"):
         Redaction(["("])

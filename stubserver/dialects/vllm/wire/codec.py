@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
 
-from stubserver.dialects.vllm.wire import conversion, errors, parts
+from stubserver.dialects.vllm.wire import conversion, errors, parts, requests
 from stubserver.dialects.vllm.wire.positions import placeholder
 from stubserver.sampling.logprobs import MASKED
 from stubserver.serving.framing import Framing
@@ -18,12 +18,11 @@ class VllmWire:
 
     framing = Framing(done=b"data: [DONE]\n\n")
     own_paths: Sequence[str] = ("/health", "/ping", "/load", "/metrics", "/openapi.json")
-    identity_paths: Mapping[str, str] = MappingProxyType({"version": "/version", "models": "/v1/models"})
+    identity_paths: Mapping[str, str] = MappingProxyType(requests.IDENTITY_PATHS)
     fresh_fields: Collection[str] = frozenset({"id", "request_id", "created", "system_fingerprint"})
     masked = MASKED
 
     error_reply = staticmethod(errors.error_reply)
-    error_event = staticmethod(errors.error_event)
     http_error = staticmethod(errors.http_error)
     status_body = staticmethod(errors.status_body)
     dead_reply = staticmethod(errors.dead_reply)
@@ -34,6 +33,8 @@ class VllmWire:
     read_model = staticmethod(parts.read_model)
     count_tokens = staticmethod(parts.count_tokens)
 
+    describe_server = staticmethod(requests.describe_server)
+    last_prompt = staticmethod(requests.last_prompt)
     other_form = staticmethod(conversion.other_form)
     fold = staticmethod(conversion.fold)
     unfold = staticmethod(conversion.unfold)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from http import HTTPStatus
 from typing import Any
 
 from stubserver.errors import GenerationError, RequestError
-from stubserver.serving.framing import EVENTS
 
 # vLLM's words, in v1/engine/exceptions.py.
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
@@ -16,11 +14,6 @@ ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the 
 def error_reply(error: RequestError) -> tuple[int, Any]:
     """(status, body) of what answers a request that is refused."""
     return error.status, error.body()
-
-
-def error_event(error: RequestError) -> bytes:
-    """An error inside of a stream."""
-    return EVENTS.write(json.dumps(error_reply(error)[1]).encode())
 
 
 def http_error(status: int, detail: str) -> Any:
