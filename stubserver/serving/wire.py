@@ -95,7 +95,7 @@ class Wire(Protocol):
     # Errors
 
     def error_reply(self, error: RequestError) -> tuple[int, Any]:
-        """(status, JSON body) of what answers a request that is refused. In a stream, an error is an event of the body."""
+        """(status, JSON body) of what answers a request that is refused. In a stream, the body is an event."""
         ...
 
     def http_error(self, status: int, detail: str) -> Any:
