@@ -18,10 +18,6 @@ class VllmWire:
         """(status, body) of what answers a request that is refused."""
         return errors.error_reply(error)
 
-    def error_event(self, error: RequestError) -> bytes:
-        """An error inside of a stream."""
-        return errors.error_event(error)
-
     def http_error(self, status: int, detail: str) -> Any:
         """The body where there is no such path, or another method is meant."""
         return errors.http_error(status, detail)
