@@ -12,6 +12,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stubserver.asgi import CONTROL_PREFIX, find_header, json_object, read_body, replaying
+from stubserver.engine.generate import Generation
+from stubserver.engine.model import Model
 from stubserver.errors import ScriptError, ValidationError
 from stubserver.faults.active import ActiveFaults
 from stubserver.faults.fault import Fault, load_faults
@@ -19,15 +21,14 @@ from stubserver.faults.in_place import dead_engine
 from stubserver.faults.outgoing import OutgoingReply
 from stubserver.faults.reply_faults import ReplyFaults
 from stubserver.faults.selection import AnsweredPrompts, FaultSelection
-from stubserver.script.context import ScriptRequest
+from stubserver.sampling.params import SamplingParams
+from stubserver.script.context import Answer, ScriptRequest
 from stubserver.serving.fault_effects import SCOPE_KEY, FaultEffect
+from stubserver.serving.observers import observe
 from stubserver.serving.wire import Wire
 
 HEADER = "X-Stub-Faults"
 """The header with which a request brings faults of its own: a JSON list."""
-
-ANSWERED = "stubserver.answered"
-"""Where the scope has a list, if handlers are to put (request, answer) of each prompt there."""
 
 _HEADER = HEADER.lower().encode()
 
@@ -48,6 +49,23 @@ class Served(Protocol):
     def decode(self, model: Any, token_id: int) -> str:
         """A token's text; `model` is what a reply says of itself."""
         ...
+
+
+class _Answers:
+    """An observer that remembers what the script said to each prompt of a request."""
+
+    def __init__(self) -> None:
+        self.answers: AnsweredPrompts = []
+
+    def asked(self, model: Model, request: ScriptRequest, params: SamplingParams) -> None:
+        """Of no interest."""
+
+    def answered(self, request: ScriptRequest, answer: Answer) -> None:
+        """Remember it."""
+        self.answers.append((request, answer))
+
+    def started(self, generation: Generation) -> None:
+        """Of no interest."""
 
 
 class FaultMiddleware:
@@ -89,8 +107,8 @@ class FaultMiddleware:
             body = await read_body(receive)
             receive = replaying(body, receive)
         selection.before_handler(self._request(scope, body))
-        answered: AnsweredPrompts = []
-        scope[ANSWERED] = answered
+        heard = _Answers()
+        observe(scope, heard)
         in_place = faults.in_place
         if in_place is not None:
             await read_body(receive)  # a connection that is closed with data unread is reset, at a moment of its own
@@ -99,7 +117,7 @@ class FaultMiddleware:
         async def sending(message: Message) -> None:
             nonlocal reply
             if message["type"] == "http.response.start":
-                selection.at_reply(answered)
+                selection.at_reply(heard.answers)
                 reply = OutgoingReply(faults, self._wire.framing, scope, receive, send)
                 late = faults.in_place
                 if late is not None and late is not in_place:

@@ -8,13 +8,14 @@ from typing import Any, Final, NamedTuple
 
 from starlette.types import Message, Scope
 
+from stubserver.engine.generate import Generation, Recorder
 from stubserver.engine.label_values import LabelValue
 from stubserver.engine.model import Model
 from stubserver.headers import decoded, without_secrets
 from stubserver.journal.generation_record import GenerationRecord, StepRecord
 from stubserver.journal.json_values import json_or_text
 from stubserver.sampling.params import SamplingParams
-from stubserver.script.context import ScriptRequest
+from stubserver.script.context import Answer, ScriptRequest
 from stubserver.serving.fault_effects import SCOPE_KEY as FAULT_EFFECTS
 from stubserver.serving.fault_effects import FaultEffect
 from stubserver.serving.framing import EventCutter, Framing
@@ -83,14 +84,22 @@ class Entry:
         rule = f", rule {self.rule}" if self.rule else ""
         return f"<{self.number}: {self.method} {self.path} → {self.status or 'no reply'}{rule}>"
 
-    def begin(self, model: Model, request: ScriptRequest, params: SamplingParams) -> GenerationRecord:
+    def asked(self, model: Model, request: ScriptRequest, params: SamplingParams) -> None:
         """A new record of a generation that this request asks for."""
         # It isn't given the entry itself: entries are many, and a cycle is freed late.
         record = GenerationRecord(self.kept_headers, model, request, params)
         if self.truncated:
             record.shorten(MAX_BODY_BYTES)
         self.generations.append(record)
-        return record
+
+    def answered(self, request: ScriptRequest, answer: Answer) -> Recorder:
+        """The rule, and the steps from now on."""
+        record = self.generations[-1]
+        record.rule = answer.rule
+        return record.add
+
+    def started(self, generation: Generation) -> None:
+        """Its steps are recorded already."""
 
     def received(self, message: Message) -> None:
         """Take a piece of the request's body."""

@@ -78,7 +78,7 @@ class GenerationRecord:
         count = len(self._steps)
         if count < self._label_steps:
             self._steps.append((choice, token_id, raw, processed))
-            if raw.kept is None or len(processed.values) > SMALL_ROW:
+            if raw.memo is None or len(processed.values) > SMALL_ROW:
                 self.has_own_rows = True
         elif count < MAX_STEPS:
             self._steps.append((choice, token_id, None, None))
@@ -168,7 +168,7 @@ class GenerationRecord:
 
 
 def _row_bytes(raw: Logits, processed: Logits) -> int:
-    own = [] if raw.kept is not None else [raw]
+    own = [] if raw.memo is not None else [raw]
     return sum(row.values.nbytes for row in (*own, *([] if processed is raw else [processed])))
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stubserver.asgi import CONTROL_PREFIX
 from stubserver.journal.journal import Journal
+from stubserver.serving.observers import observe
 from stubserver.serving.wire import Wire
-
-SCOPE_KEY: Final = "stubserver.journal.entry"
-"""Where the scope of a request has its entry."""
 
 
 class JournalMiddleware:
@@ -28,7 +25,8 @@ class JournalMiddleware:
         if scope["type"] != "http" or scope["path"].startswith(CONTROL_PREFIX):
             await self._app(scope, receive, send)
             return
-        entry = scope[SCOPE_KEY] = self._journal.open(scope, self._framing)
+        entry = self._journal.open(scope, self._framing)
+        observe(scope, entry)
 
         async def receiving() -> Message:
             message = await receive()

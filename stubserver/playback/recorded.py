@@ -23,7 +23,7 @@ import numpy as np
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stubserver.config.settings import Settings
-from stubserver.playback.errors import UnrecordedError
+from stubserver.errors import UnrecordedError
 from stubserver.sampling.logits import Logits
 from stubserver.script.context import Answer, Context, Script, ScriptRequest
 from stubserver.tokenizer.protocol import Tokenizer

@@ -13,10 +13,10 @@ from zlib import error as EncodingError  # noqa: N812
 from starlette.types import Receive, Send
 
 from stubserver.asgi import until_gone
+from stubserver.errors import UpstreamError
 from stubserver.playback.asgi_messages import passed_on, send_error, start_message
 from stubserver.playback.cassette import CassetteWriter, make_header
 from stubserver.playback.encodings import unpack, unpacker
-from stubserver.playback.errors import UpstreamError
 from stubserver.playback.exchange import Exchange, Headers, RecordedEvent, Reply, Request
 from stubserver.playback.redaction import Redaction, secrets_of
 from stubserver.playback.upstream import Upstream

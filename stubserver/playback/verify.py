@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stubserver.errors import UpstreamError
 from stubserver.playback.asgi_messages import OF_THE_CONNECTION
 from stubserver.playback.canonical import parse_json, shown
 from stubserver.playback.cassette import Cassette
-from stubserver.playback.errors import UpstreamError
 from stubserver.playback.exchange import Exchange, Request
 from stubserver.playback.redaction import REDACTED
 from stubserver.playback.upstream import Upstream

@@ -25,7 +25,6 @@ from typing import Any, ClassVar, Final
 
 import pytest
 
-from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.errors import TokenizerError
 from stubserver.journal.entry import Entry
 from stubserver.script.tokens import TokenReader
@@ -362,14 +361,14 @@ def _evidence(server: StubServer, prompt: str) -> list[str]:
     last = next((entry for entry in reversed(entries) if written in json.dumps(entry.body, default=str)), entries[-1])
     return [
         f"The request: {last.method} {last.path} {_short(last.body)}",
-        f"The reply: {last.status} {_short(_values(last))}",
+        f"The reply: {last.status} {_short(_values(last, server))}",
     ]
 
 
-def _values(entry: Entry) -> Any:
+def _values(entry: Entry, server: StubServer) -> Any:
     """Token → logprob at each position of the reply, which is what matters; the reply itself if it has no choices."""
     reply = entry.reply if entry.reply is not None else [event.data for event in entry.events]
-    return logprobs_of(entry, WIRE) or reply
+    return logprobs_of(entry, server._controls.dialect.wire) or reply
 
 
 def _short(value: Any) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
 
+from stubserver.dialects.vllm.behaviour import VLLM_0_32_0
 from stubserver.dialects.vllm.wire import conversion, errors, parts, requests
 from stubserver.dialects.vllm.wire.positions import placeholder
-from stubserver.sampling.logprobs import MASKED
 from stubserver.serving.framing import Framing
 from stubserver.serving.wire import Wire
 
@@ -20,7 +20,7 @@ class VllmWire:
     own_paths: Sequence[str] = ("/health", "/ping", "/load", "/metrics", "/openapi.json")
     identity_paths: Mapping[str, str] = MappingProxyType(requests.IDENTITY_PATHS)
     fresh_fields: Collection[str] = frozenset({"id", "request_id", "created", "system_fingerprint"})
-    masked = MASKED
+    masked = VLLM_0_32_0.sentinel
 
     error_reply = staticmethod(errors.error_reply)
     http_error = staticmethod(errors.http_error)
