@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
+
+from stubserver.memory import remembered
 
 Headers = list[tuple[bytes, bytes]]
 
 _SECRET = re.compile(rb"authorization|api-?key|cookie|secret|token|password", re.IGNORECASE)
 
 
-@lru_cache(maxsize=1024)
+@remembered(most=1024)
 def is_secret(name: bytes) -> bool:
     """Whether a header of this name may carry a credential: Authorization, Cookie, X-Api-Key and the like."""
     return _SECRET.search(name) is not None

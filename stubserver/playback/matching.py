@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from stubserver.memory import Memo
 from stubserver.playback.canonical import canonical_body, canonical_query, differences, shown
 from stubserver.playback.encodings import unpack
 from stubserver.playback.exchange import Exchange, Request
@@ -42,7 +43,7 @@ class Library:
         self._repeat = repeat
         self._series: dict[Key, list[Exchange]] = {}
         self._played: dict[Key, int] = {}
-        self._known: dict[tuple[object, ...], Key] = {}
+        self._known: Memo[tuple[object, ...], Key] = Memo(MAX_KNOWN)
         for exchange in exchanges:
             self._series.setdefault(self._key(exchange.request), []).append(exchange)
 
@@ -80,15 +81,13 @@ class Library:
     def _key_of_client(self, request: Request) -> Key:
         """The key of a request as it came in: with its secrets, and its body as the client encoded it."""
         spelling = (request.method, request.path, request.query, request.body, *_telling(request))
-        key = self._known.get(spelling)
+        key = self._known.find(spelling)
         if key is None:
             encoding = dict(request.headers).get("content-encoding", "")
             plain = replace(request, body=unpack(encoding, request.body))
             key = self._key(self._redaction.request(plain, secrets_of(plain)))
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
             if len(request.body) <= MAX_KNOWN_BYTES:
-                self._known[spelling] = key
+                self._known.keep(spelling, key)
         return key
 
     def _key(self, request: Request) -> Key:

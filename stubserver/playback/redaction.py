@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from stubserver.errors import SettingsError
+from stubserver.memory import remembered, remembering
 from stubserver.playback.exchange import Exchange, Headers, RecordedEvent, Reply, Request
 from stubserver.serving.framing import EVENTS
 
@@ -32,7 +32,7 @@ _SECRET_HEADER = re.compile(
 )
 
 
-@lru_cache(maxsize=1024)
+@remembered(1024)
 def is_secret_header(name: str) -> bool:
     """Whether the value of a header, named in lower case, is secret, or tells whose it is.
 
@@ -76,7 +76,7 @@ class Redaction:
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         self._patterns = [re.compile(pattern) for pattern in _PATTERNS] + [_compile(pattern) for pattern in patterns]
-        self._match_again = lru_cache(maxsize=4096)(self._match)
+        self._match_again = remembering(self._match, 4096)
 
     def request(self, request: Request, secrets: Sequence[str]) -> Request:
         """The request without secrets."""

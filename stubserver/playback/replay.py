@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from functools import lru_cache
 
 from starlette.types import Message, Receive, Send
 
 from stubserver.asgi import until_gone
+from stubserver.memory import remembering
 from stubserver.playback.asgi_messages import start_message
 from stubserver.playback.encodings import accepted, packer
 from stubserver.playback.exchange import Exchange, Reply, Request
@@ -27,7 +27,7 @@ class Replayer:
 
     def __init__(self, pace: float) -> None:
         self._pace = pace
-        self._full_messages = lru_cache(maxsize=MAX_READY)(_full_messages)
+        self._full_messages = remembering(_full_messages, MAX_READY)
 
     async def play(self, exchange: Exchange, request: Request, receive: Receive, send: Send) -> None:
         """Answer the request with the recorded reply."""

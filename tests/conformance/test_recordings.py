@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import pytest
@@ -12,22 +14,28 @@ from exceptions import EXCEPTIONS
 from recordings import SCRIPT, Exchange, load_exchanges
 from starlette.testclient import TestClient
 
+from stubserver import memory
 from stubserver.app import create_app
 
 EXCHANGES = list(load_exchanges())
 
 
 @cache
-def client(settings: str) -> TestClient:
+def client(settings: str, *, remembers: bool) -> TestClient:
+    """remembers: only so that a server which remembers nothing is none that has learnt something before."""
     return TestClient(create_app(SCRIPT, **json.loads(settings)), raise_server_exceptions=False)
 
 
+@pytest.mark.parametrize("memory", [nullcontext, memory.switched_off], ids=["memory", "no memory"])
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.id)
-def test_recorded_exchange(exchange: Exchange) -> None:
+def test_recorded_exchange(exchange: Exchange, memory: Callable[[], AbstractContextManager[None]]) -> None:
+    """With all that is remembered between requests, and without: it must never show."""
     compare = Comparison(**EXCEPTIONS.get(exchange.id, {}))
-    reply = client(json.dumps(exchange.settings)).request(
-        exchange.request["method"], exchange.path, content=exchange.content, headers=exchange.headers
-    )
+    with memory():
+        server = client(json.dumps(exchange.settings), remembers=memory is nullcontext)
+        reply = server.request(
+            exchange.request["method"], exchange.path, content=exchange.content, headers=exchange.headers
+        )
     recorded = exchange.response
     assert reply.status_code == recorded["status"], reply.text
     assert reply.headers.get("content-type", "") == recorded["content_type"]

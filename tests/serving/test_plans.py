@@ -136,7 +136,9 @@ def test_another_script_gets_plans_of_its_own() -> None:
 
 
 def chat(client: TestClient, **fields: Any) -> Any:
-    return client.post("/v1/chat/completions", json={"max_tokens": 1, "return_prompt_text": True, **fields}).json()
+    return client.post(
+        "/v1/chat/completions", json={"max_tokens": 1, "temperature": 0, "return_prompt_text": True, **fields}
+    ).json()
 
 
 def test_chats_that_differ_in_their_messages_keep_their_own() -> None:
