@@ -58,9 +58,8 @@ class Endpoint:
 class Dialect:
     """A kind of server.
 
-    guarded: beginnings of paths that need the API key, if there is one. of_itself: paths where a server speaks of
-    itself, which are neither recorded nor played back. parameter_places: objects of a body that hold parameters, as
-    its top does. check_settings: refuses settings that it can't be started with; raises SettingsError.
+    guarded: beginnings of paths that need the API key, if there is one. parameter_places: objects of a body that hold
+    parameters, as its top does. check_settings: refuses settings that it can't be started with; raises SettingsError.
     load_error_model: the model of an error's body, for openapi.json.
     """
 
@@ -69,7 +68,6 @@ class Dialect:
     behaviour: Behaviour
     wire: Wire
     guarded: tuple[str, ...] = ()
-    of_itself: tuple[str, ...] = ()
     parameter_places: tuple[str, ...] = ()
     check_settings: Callable[[Settings], None] = lambda settings: None
     load_error_model: Callable[[], Any] = lambda: None

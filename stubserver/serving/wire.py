@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
-from stubserver.errors import RequestError
+from stubserver.errors import GenerationError, RequestError
 from stubserver.serving.framing import Framing
 
 Document = dict[str, Any]
@@ -171,3 +173,73 @@ class Wire(Protocol):
     def read_endings(self, document: Document) -> list[Ending]:
         """How the choices of a full reply ended, in the order of `read_choices`."""
         ...
+
+
+class WireDefaults:
+    """What the wire of a small server can leave as it is: JSON errors, one part (its choices), nothing to convert."""
+
+    framing = Framing()
+    own_paths: Sequence[str] = ()
+    identity_paths: Mapping[str, str] = MappingProxyType({})
+    fresh_fields: Collection[str] = ()
+    masked = -inf
+
+    def error_reply(self, error: RequestError) -> tuple[int, Any]:
+        """Every error is a 400."""
+        return 400, {"error": error.message}
+
+    def http_error(self, status: int, detail: str) -> Any:
+        """As other errors."""
+        return self.error_reply(RequestError(detail))[1]
+
+    def status_body(self, status: int, message: str) -> Any:
+        """As other errors."""
+        return self.error_reply(RequestError(message))[1]
+
+    def dead_reply(self, path: str) -> tuple[int, Any]:
+        """As other errors."""
+        return self.error_reply(GenerationError("The engine has died."))
+
+    def write_part(self, document: Document, part: Part, value: Any) -> Document | None:
+        """It has no such part."""
+        return document
+
+    def read_model(self, document: Document) -> str | None:
+        """It doesn't say."""
+        return None
+
+    def count_tokens(self, document: Document) -> int:
+        """It doesn't say."""
+        return 1
+
+    def token_names(self, token_id: int, text: str | None) -> set[str]:
+        """By its text."""
+        return set() if text is None else {text}
+
+    def describe_server(self, identity: Mapping[str, Any]) -> Mapping[str, str]:
+        """Nothing is known."""
+        return {}
+
+    def last_prompt(self, body: Document) -> Any:
+        """Nothing is known."""
+        return None
+
+    def other_form(self, body: Document) -> Iterator[Document]:
+        """There is none."""
+        return iter(())
+
+    def fold(self, documents: Sequence[Document]) -> Document:
+        """Raises ValueError."""
+        raise ValueError("streams of this server can't be put together")
+
+    def unfold(self, document: Document, body: Document) -> list[Document]:
+        """Raises ValueError."""
+        raise ValueError("replies of this server can't be taken apart")
+
+    def read_request(self, path: str, body: Document) -> RecordedRequest | None:
+        """No script is made of its recordings."""
+        return None
+
+    def read_endings(self, document: Document) -> list[Ending]:
+        """Nothing is known."""
+        return []

@@ -29,7 +29,7 @@ class StubServer(Stub):
         with StubServer(logprobs_mode="processed_logprobs") as stub:
             stub.on(prompt="Answer:").logits({" A": 2.0, " B": 1.0}, rest=-10)
 
-    script, settings: as for `create_app`; `host` and `port` too, where it has to be a certain one.
+    script, dialect, settings: as for `create_app`; `host` and `port` too, where it has to be a certain one.
     """
 
     def __init__(self, script: ScriptSource = None, **settings: Any) -> None:

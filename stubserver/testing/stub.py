@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from stubserver.app import ScriptSource, create_app
 from stubserver.control.controls import Controls
 from stubserver.control.explain import explain_body
+from stubserver.dialects.vllm.dialect import VLLM
 from stubserver.engine.model import Model
 from stubserver.errors import SettingsError
 from stubserver.journal.entry import Entry
 from stubserver.journal.journal import Journal
 from stubserver.script.file.amended import AmendedScript, amend, read_default
+from stubserver.serving.dialect import Dialect
 from stubserver.testing import assertions
 from stubserver.testing.fault_log import FaultLog
 from stubserver.testing.rules import RuleChain
@@ -30,11 +32,11 @@ NO_KEY = "EMPTY"
 class Stub:
     """A stub without a socket. `app` is the ASGI app, for instance for `httpx.ASGITransport(stub.app)`.
 
-    script, settings: as for `create_app`; the journal is on unless `journal=False`. Raises ConfigError.
+    script, dialect, settings: as for `create_app`; the journal is on unless `journal=False`. Raises ConfigError.
     """
 
-    def __init__(self, script: ScriptSource = None, **settings: Any) -> None:
-        self.app = create_app(script, **{"journal": True, **settings})
+    def __init__(self, script: ScriptSource = None, *, dialect: Dialect = VLLM, **settings: Any) -> None:
+        self.app = create_app(script, dialect=dialect, **{"journal": True, **settings})
         self._controls: Controls = self.app.state.server
         self._begin_fault_log()
         self._saved: tuple[HFTokenizer, TemporaryDirectory[str]] | None = None

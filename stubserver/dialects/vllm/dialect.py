@@ -23,7 +23,6 @@ VLLM = Dialect(
     behaviour=VLLM_0_32_0,
     wire=WIRE,
     guarded=("/v1", "/v2", "/inference", "/cohere"),
-    of_itself=("/health", "/ping", "/load", "/metrics", "/openapi.json"),
     parameter_places=("sampling_params",),
     check_settings=check_startup,
     load_error_model=_error_model,
