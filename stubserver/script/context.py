@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from stubserver.sampling.logits import Logits
-
-if TYPE_CHECKING:
-    from stubserver.faults.fault import Fault
 
 
 class ScriptRequest(NamedTuple):
@@ -87,13 +84,13 @@ class Answer(NamedTuple):
     """What answers a request: context → logits, called once a token.
 
     rule: the name of the rule that matched. segments: of a scripted chat message; none if the text is all content.
-    faults: what goes wrong with the reply.
+    faults: what goes wrong with the reply: `Fault`s of the faults, which are nothing to the script.
     """
 
     next_logits: NextLogits
     rule: str | None = None
     segments: Sequence[Segment] = ()
-    faults: Sequence[Fault] = ()
+    faults: Sequence[Any] = ()
 
     def __call__(self, context: Context) -> Logits:
         """The logits of the next token, [V]."""

@@ -7,11 +7,11 @@ from functools import partial
 
 from stubserver.errors import ScriptError
 from stubserver.faults.fault import read_faults
+from stubserver.keys.conditions import read_conditions
 from stubserver.keys.document import Document, Place
 from stubserver.sampling.logits import Logits
 from stubserver.script.arrays import ArrayError, ArrayFiles
 from stubserver.script.bigram import BigramScript
-from stubserver.script.conditions import read_conditions
 from stubserver.script.context import Context, Script
 from stubserver.script.embeddings import DEFAULT_DIMENSION, Embeddings, as_vector
 from stubserver.script.file.message import message_segments
@@ -19,7 +19,8 @@ from stubserver.script.file.schema import ArrayFile, DefaultStep, EmbeddingKeys,
 from stubserver.script.file.steps import StepReader, load_rows
 from stubserver.script.function import CallableScript, LogitsFunction, import_function
 from stubserver.script.rows import Row, RowStore, random_row
-from stubserver.script.rules import Rule, RuleScript
+from stubserver.script.rule import Rule
+from stubserver.script.rules import RuleScript
 from stubserver.script.tokens import TokenReader
 from stubserver.tokenizer.hf import HFTokenizer
 
