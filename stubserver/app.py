@@ -29,7 +29,7 @@ from stubserver.faults.middleware import FaultMiddleware
 from stubserver.journal.journal import JournalMiddleware
 from stubserver.keys.document import Document
 from stubserver.playback.player import PlaybackMiddleware, open_player
-from stubserver.playback.recorded import RecordedMiddleware, RecordedScript
+from stubserver.playback.recorded import RecordedMiddleware
 from stubserver.profiles.middleware import ProfileMiddleware
 from stubserver.sampling.processors import CustomProcessor
 from stubserver.script.file.load import LoadedScript, load_models
@@ -133,10 +133,7 @@ def build_model(settings: Settings, loaded: LoadedScript) -> Model:
     """The model that the script and the settings make. Raises SettingsError."""
     check_startup(settings)
     processors = [_load_processor(name) for name in settings.logits_processors]
-    script = loaded.script
-    if settings.unrecorded != "allow":
-        script = RecordedScript(script, loaded.tokenizer, settings)
-    return Model(settings, loaded.tokenizer, script, processors, loaded.embeddings)
+    return Model(settings, loaded.tokenizer, loaded.script, processors, loaded.embeddings)
 
 
 def _load_processor(name: str) -> CustomProcessor:

@@ -11,6 +11,7 @@
         ├── PermissionDeniedError 403: the server was started without these routes
         ├── NotFoundError        404: the model isn't served
         ├── UnscriptedError      404: the script has no answer for this request
+        ├── UnrecordedError      404: no recording has one, or it would rest on what was never recorded
         ├── GenerationError      500: the script failed while it answered
         └── UnsupportedError     501: the model can't do what this route is for
 
@@ -102,6 +103,13 @@ class UnscriptedError(RequestError):
 
     status = 404
     type = "UnscriptedError"
+
+
+class UnrecordedError(RequestError):
+    """404: no recording answers this request, or the answer would rest on what was never recorded."""
+
+    status = 404
+    type = "UnrecordedError"
 
 
 class GenerationError(RequestError):

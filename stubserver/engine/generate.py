@@ -14,6 +14,7 @@ from stubserver.dialects.vllm.trace_replay import follow_trace
 from stubserver.engine.grammar import Grammar
 from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
+from stubserver.engine.recorded import keep_to_recorded
 from stubserver.engine.terms import Terms
 from stubserver.errors import GenerationError, ValidationError
 from stubserver.sampling.logits import Kept, Logits
@@ -70,6 +71,7 @@ class Generation:
     answer: the script, bound to this request. forced: token ids per choice that decoding has to follow. tokenized:
     whether the prompt's ids are the tokenizer's own, so that they need no check. `check` comes before the rest.
     record: is told of every step, where somebody keeps a journal. aborted: ends all choices at their next step.
+    notes: what its values rest on that was never recorded; None where nobody asks. Raises UnrecordedError.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Generation:
         self.model = terms.model
         self.params = terms.params
         self.request = request
-        self.answer = answer
+        self.answer, self.notes = keep_to_recorded(answer, request, self.model, self.params, terms.constraint)
         self.forced = forced
         self.tokenized = tokenized
         self.record: Recorder | None = None

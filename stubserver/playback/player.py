@@ -12,10 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stubserver.asgi import CONTROL_PREFIX, replaying
 from stubserver.config.settings import Settings
-from stubserver.errors import SettingsError
+from stubserver.errors import SettingsError, UnrecordedError
 from stubserver.playback.cassette import Cassette, CassetteWriter, read_cassette
 from stubserver.playback.convert import convert_reply, other_form
-from stubserver.playback.errors import UnrecordedError
 from stubserver.playback.exchange import Exchange, Reply, Request
 from stubserver.playback.matching import Library
 from stubserver.playback.recorder import Notify, Proxy, Tape

@@ -1,7 +1,8 @@
 """A script out of recorded logprobs, so that other requests than the recorded ones can be answered.
 
 A recorded row names some tokens and their logprobs; the tokens that it doesn't name share what is left of 1. The script
-says `unrecorded: refuse`, so that no value which rests on those goes out as if it had been recorded; see recorded.py.
+says `unrecorded: refuse`, so that no value which rests on those goes out as if it had been recorded, and each rule has
+in `recorded` what can be told of it: see stubserver.engine.recorded.
 A row says what follows the tokens before it, so a script can go on only where the recorded tokens were the likeliest.
 """
 
@@ -24,7 +25,6 @@ from stubserver.playback.cassette import Cassette
 from stubserver.playback.convert import convert_reply
 from stubserver.playback.errors import CassetteError
 from stubserver.playback.exchange import Exchange
-from stubserver.playback.recorded import recorded_name
 from stubserver.script.tokens import TokenReader
 from stubserver.tokenizer.hf import HFTokenizer, load_tokenizer
 
@@ -199,8 +199,8 @@ class _Reading:
         whole = paths[-1] in rows.ends and self._tokenizer.eos_token_id is not None
         steps = [path for path in paths if path in rows.after]
         return {
-            "name": recorded_name(rows.known_top[path] for path in steps),
             "when": rows.when,
+            "recorded": {"top_logprobs": [rows.known_top[path] for path in steps]},
             "steps": [self._step(rows.after[path]) for path in steps],
             "then": "eos" if whole else "error",
         }

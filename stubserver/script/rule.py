@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stubserver.script.conditions import Condition
-from stubserver.script.context import ScriptRequest, Segment
+from stubserver.script.context import Recorded, ScriptRequest, Segment
 from stubserver.script.rows import Row
 
 
@@ -16,6 +16,7 @@ class Rule:
 
     prompt, prompt_token_ids: what the prompt has to be, if it has to be exactly something; `conditions` say so too.
     segments: what the steps' text is in a chat message. faults: what goes wrong with the reply; nothing to the script.
+    recorded: what is known of steps that were recorded.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Rule:
     prompt_token_ids: tuple[int, ...] | None = None
     segments: tuple[Segment, ...] = ()
     faults: tuple[Any, ...] = ()
+    recorded: Recorded | None = None
 
     def matches(self, request: ScriptRequest) -> bool:
         """Whether every condition holds."""

@@ -45,7 +45,9 @@ class RuleScript:
         if rule is None and self.default is None and not request.scores_prompt:
             raise UnscriptedError(explain_unscripted(request, self.rules))
         next_logits = _RuleAnswer(self, request, rule).next_logits
-        return Answer(next_logits, rule.name, rule.segments, rule.faults) if rule else Answer(next_logits)
+        if rule is None:
+            return Answer(next_logits)
+        return Answer(next_logits, rule.name, rule.segments, rule.faults, rule.recorded)
 
 
 class _RuleAnswer:

@@ -18,6 +18,7 @@ from stubserver.errors import ValidationError
 from stubserver.faults.choice import Answered
 from stubserver.faults.middleware import ANSWERED
 from stubserver.journal.journal import SCOPE_KEY, Entry
+from stubserver.playback.recorded import GENERATIONS
 from stubserver.sampling.params import SamplingParams
 from stubserver.script.context import ScriptRequest
 from stubserver.serving.replies import random_id
@@ -30,7 +31,7 @@ def make_generation(
     terms: Terms,
     forced: Sequence[Sequence[int]] = (),
 ) -> Generation:
-    """The generation of one prompt, its script bound. Raises UnscriptedError if the script has no answer."""
+    """The generation of one prompt, its script bound. Raises UnscriptedError or UnrecordedError for no answer."""
     model, params = terms.model, terms.params
     seen = script_request(request, body, model, prompt, params)
     entry: Entry | None = request.scope.get(SCOPE_KEY)
@@ -41,6 +42,7 @@ def make_generation(
     answered: Answered | None = request.scope.get(ANSWERED)
     if answered is not None:
         answered.append((seen, generation.answer))
+    request.scope.get(GENERATIONS, []).append(generation)
     return generation
 
 

@@ -12,10 +12,18 @@ from stubserver.keys.document import Document, Place
 from stubserver.sampling.logits import Logits
 from stubserver.script.arrays import ArrayError, ArrayFiles
 from stubserver.script.bigram import BigramScript
-from stubserver.script.context import Context, Script
+from stubserver.script.context import Context, Recorded, Script
 from stubserver.script.embeddings import DEFAULT_DIMENSION, Embeddings, as_vector
 from stubserver.script.file.message import message_segments
-from stubserver.script.file.schema import ArrayFile, DefaultStep, EmbeddingKeys, RuleKeys, ScriptFile, TableFile
+from stubserver.script.file.schema import (
+    ArrayFile,
+    DefaultStep,
+    EmbeddingKeys,
+    RecordedKeys,
+    RuleKeys,
+    ScriptFile,
+    TableFile,
+)
 from stubserver.script.file.steps import StepReader, load_rows
 from stubserver.script.function import CallableScript, LogitsFunction, import_function
 from stubserver.script.rows import Row, RowStore, random_row
@@ -86,6 +94,16 @@ def _check_width(width: int, place: Place, tokenizer: HFTokenizer) -> int:
     return width
 
 
+def _recorded(keys: RecordedKeys | None, rows: list[Row], place: Place) -> Recorded | None:
+    if keys is None:
+        return None
+    if len(keys.top_logprobs) != len(rows):
+        raise (place / "top_logprobs").error(
+            f"has {len(keys.top_logprobs)} numbers, but the rule has {len(rows)} steps"
+        )
+    return Recorded(tuple(keys.top_logprobs))
+
+
 class _RuleBuilder:
     """Builds the rules of one file."""
 
@@ -123,6 +141,7 @@ class _RuleBuilder:
             prompt_token_ids=tuple(token_ids) if token_ids is not None else None,
             segments=segments,
             faults=read_faults(keys.faults, place / "faults"),
+            recorded=_recorded(keys.recorded, rows, place / "recorded"),
         )
 
     def _after(self, keys: RuleKeys, rows: list[Row], place: Place) -> Row | None:

@@ -200,6 +200,17 @@ class MessageKeys(Keys):
         return self
 
 
+# Recordings -----------------------------------------------------------------------------------------------------------
+
+
+class RecordedKeys(Keys):
+    """What is known of a rule whose steps were recorded."""
+
+    top_logprobs: list[Annotated[int, Field(ge=0)]] = Field(
+        description="For each step, how many of the likeliest tokens of all are among its own, without a gap."
+    )
+
+
 # Embeddings -----------------------------------------------------------------------------------------------------------
 
 
@@ -241,6 +252,9 @@ class RuleKeys(Keys):
     )
     then: Literal["eos", "repeat", "error"] = Field(
         "eos", description="After the last step: end of sequence, the last step again and again, or an error."
+    )
+    recorded: RecordedKeys | None = Field(
+        None, description="What is known of steps that were recorded; see the setting `unrecorded`."
     )
     faults: list[Annotated[AnyFault, AfterValidator(check_rule_fault)]] = Field(
         [], description="What goes wrong with the replies that this rule gives."
