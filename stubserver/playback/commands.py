@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.errors import SettingsError
 from stubserver.playback.cassette import Cassette, read_cassette, write_cassette
 from stubserver.playback.errors import CassetteError
 from stubserver.playback.exchange import Exchange, write_exchange
 from stubserver.playback.importers import import_recording
 from stubserver.playback.redaction import Redaction
-from stubserver.playback.to_script import LogprobsMode, make_script
+from stubserver.playback.to_script import make_script
 from stubserver.playback.upstream import Upstream
 from stubserver.playback.verify import verify_cassette
+from stubserver.sampling.logprobs import LogprobsMode
 
 MODES: tuple[LogprobsMode, ...] = ("raw_logprobs", "processed_logprobs")
 
@@ -123,7 +125,7 @@ def _to_script(path: Path, found: Found, output: str, tokenizer: str, logprobs_m
             f"--logprobs-mode: has to be {' or '.join(MODES)}: logits don't say how much the other tokens have "
             f"(got {logprobs_mode!r})"
         )
-    made = make_script(read_cassette(path), tokenizer, mode)
+    made = make_script(read_cassette(path), WIRE, tokenizer, mode)
     try:
         Path(output).write_text(made.text, encoding="utf-8")
     except OSError as error:

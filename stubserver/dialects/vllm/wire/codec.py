@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from stubserver.dialects.vllm.wire import errors
+from stubserver.dialects.vllm.wire import errors, positions, recorded
 from stubserver.errors import RequestError
-from stubserver.serving.wire import Framing
+from stubserver.serving.wire import Framing, Wire
 
 
 class VllmWire:
@@ -34,5 +34,12 @@ class VllmWire:
         """(status, body) of a server whose engine is dead."""
         return errors.dead_reply(path)
 
+    read_choices = staticmethod(positions.read_choices)
+    fold = staticmethod(positions.fold)
+    read_request = staticmethod(recorded.read_request)
+    read_endings = staticmethod(recorded.read_endings)
+    read_token_id = staticmethod(recorded.read_token_id)
 
-WIRE = VllmWire()
+
+# The rest of the protocol is written on the branch `wire`.
+WIRE = cast(Wire, VllmWire())
