@@ -32,9 +32,9 @@ from stubserver.playback.player import PlaybackMiddleware, open_player
 from stubserver.playback.recorded import RecordedMiddleware
 from stubserver.profiles.middleware import ProfileMiddleware
 from stubserver.sampling.processors import CustomProcessor
+from stubserver.script.file.imported import import_function
 from stubserver.script.file.load import LoadedScript, load_models
 from stubserver.script.file.models import SERVER_KEYS
-from stubserver.script.function import import_function
 from stubserver.serving.dispatch import DispatchMiddleware, http_error_reply, make_answers, make_routes
 from stubserver.serving.state import ServerState
 

@@ -39,7 +39,7 @@ _NEUTRAL = SamplingParams()
 
 
 @dataclass(frozen=True)
-class Asked:
+class Wanted:
     """What a request asks for, as far as recordings have to have it.
 
     starts: the first tokens of the labels of a structured choice. grammar: whether another grammar says what may come.
@@ -87,8 +87,8 @@ def keep_to_recorded(
     kind, value = constraint or (None, ())
     labels = [label for label in value if label] if kind == "choice" else []
     starts = [model.tokenizer.encode(label, add_special_tokens=False)[0] for label in labels]
-    asked = Asked(params, settings.logprobs_mode, model.tokenizer, starts, kind not in (None, "choice"))
-    checked = _CheckedAnswer(answer, len(request.prompt_token_ids), asked, refuses=settings.unrecorded == "refuse")
+    wanted = Wanted(params, settings.logprobs_mode, model.tokenizer, starts, kind not in (None, "choice"))
+    checked = _CheckedAnswer(answer, len(request.prompt_token_ids), wanted, refuses=settings.unrecorded == "refuse")
     checked.start(Context(request, request.prompt_token_ids, (), settings.seed))
     return answer._replace(next_logits=checked.next_logits), checked.notes
 
@@ -96,18 +96,18 @@ def keep_to_recorded(
 class _CheckedAnswer:
     """One request's way through the recordings. notes: what the values rest on."""
 
-    def __init__(self, answer: Answer, prompt_len: int, asked: Asked, *, refuses: bool) -> None:
+    def __init__(self, answer: Answer, prompt_len: int, wanted: Wanted, *, refuses: bool) -> None:
         self.notes: list[str] = []
         self._answer = answer
         self._prompt_len = prompt_len
-        self._asked = asked
+        self._wanted = wanted
         self._refuses = refuses
         self._best: dict[int, int] = {}
 
     def start(self, context: Context) -> None:
         """Say what can be said before the first token."""
         self._check(self._answer.next_logits(context), 0)
-        self.notes += find_dependences(self._asked)
+        self.notes += find_dependences(self._wanted)
 
     def next_logits(self, context: Context) -> Logits:
         """The recorded row after this context. Raises UnrecordedError."""
@@ -124,12 +124,12 @@ class _CheckedAnswer:
         """A row says what follows the tokens that were recorded before it, and no others."""
         for position, token_id in enumerate(output):
             if self._best.get(position, token_id) != token_id:
-                shown = show_tokens([token_id], self._asked.tokenizer)
+                shown = show_tokens([token_id], self._wanted.tokenizer)
                 yield f"nothing was recorded after {shown} as token {position} of the output"
 
     def _check(self, row: Logits, position: int) -> None:
         known_top = count_known_top(self._answer.recorded, row, position)
-        self._object(find_problems(self._asked, row, position, known_top))
+        self._object(find_problems(self._wanted, row, position, known_top))
 
     def _object(self, problems: Iterable[str]) -> None:
         for problem in problems:
@@ -162,34 +162,34 @@ def recorded_ids(row: Logits) -> frozenset[int]:
     return frozenset(np.flatnonzero(row.values != shared).tolist())
 
 
-def find_problems(asked: Asked, row: Logits, position: int, known_top: int) -> Iterator[str]:
+def find_problems(wanted: Wanted, row: Logits, position: int, known_top: int) -> Iterator[str]:
     """What can't be answered from the row of the output's token number `position`, counted from 0.
 
     known_top: how many of the likeliest tokens of all were recorded.
     """
     known = recorded_ids(row)
-    named = [*asked.token_ids, *(() if position else asked.starts)]
+    named = [*wanted.token_ids, *(() if position else wanted.starts)]
     missing = [token_id for token_id in named if token_id not in known]
     if missing:
-        shown, recorded = (show_tokens(token_ids, asked.tokenizer) for token_ids in (missing, sorted(known)))
+        shown, recorded = (show_tokens(token_ids, wanted.tokenizer) for token_ids in (missing, sorted(known)))
         yield f"{shown} was never recorded here; recorded is {recorded}"
-    if asked.params.prompt_logprobs is not None:
+    if wanted.params.prompt_logprobs is not None:
         yield "the values of a prompt's own tokens are not in the script"
-    count = asked.count_top(row.vocab_size)
-    if count > known_top and not (asked.is_restricted and asked.is_processed):
+    count = wanted.count_top(row.vocab_size)
+    if count > known_top and not (wanted.is_restricted and wanted.is_processed):
         yield f"{count} top logprobs are asked for, and {known_top} were recorded without a gap"
-    if not asked.is_restricted:
-        yield from _open_draws(asked, row, known_top)
+    if not wanted.is_restricted:
+        yield from _open_draws(wanted, row, known_top)
 
 
-def _open_draws(asked: Asked, row: Logits, known_top: int) -> Iterator[str]:
+def _open_draws(wanted: Wanted, row: Logits, known_top: int) -> Iterator[str]:
     """Why a token that was never recorded may come out."""
-    params, movers = asked.params, _given(asked.params, MOVERS)
+    params, movers = wanted.params, _given(wanted.params, MOVERS)
     if not known_top:
         yield "the likeliest token was not recorded; allowed_token_ids chooses among those that were"
     elif movers:
         yield f"{', '.join(movers)} may bring up a token that was never recorded"
-    elif asked.grammar or not _choice_is_sure(asked, row):
+    elif wanted.grammar or not _choice_is_sure(wanted, row):
         yield "a grammar may allow tokens that were never recorded; allowed_token_ids says which are meant"
     elif params.temperature != 0 and not 0 < params.top_k <= known_top:
         yield (
@@ -198,24 +198,24 @@ def _open_draws(asked: Asked, row: Logits, known_top: int) -> Iterator[str]:
         )
 
 
-def _choice_is_sure(asked: Asked, row: Logits) -> bool:
+def _choice_is_sure(wanted: Wanted, row: Logits) -> bool:
     """Whether the likeliest label beats every unrecorded token, for a choice may begin with a part of a label."""
     probs = np.exp(row.logprobs.astype(np.float64))
     left = 1 - probs[list(recorded_ids(row))].sum()
-    return not asked.starts or bool(max(probs[token_id] for token_id in asked.starts) >= left)
+    return not wanted.starts or bool(max(probs[token_id] for token_id in wanted.starts) >= left)
 
 
-def find_dependences(asked: Asked) -> Iterator[str]:
+def find_dependences(wanted: Wanted) -> Iterator[str]:
     """What goes out although it rests on how the tokens that weren't recorded share what is left."""
-    if asked.mode.endswith("logits"):
+    if wanted.mode.endswith("logits"):
         yield "rests on unrecorded values: logprobs stand for logits"
-    if not asked.is_processed or asked.is_restricted:
+    if not wanted.is_processed or wanted.is_restricted:
         return
-    bent = _given(asked.params, (*PENALTIES, *MASKS))
-    bent += ["temperature"] if asked.params.temperature not in (0, 1) else []
-    bent += ["top_k"] if asked.params.top_k > 0 else []
-    bent += _given(asked.params, ("logit_bias", "bad_words"))
-    bent += ["a grammar"] if asked.grammar or asked.starts else []
+    bent = _given(wanted.params, (*PENALTIES, *MASKS))
+    bent += ["temperature"] if wanted.params.temperature not in (0, 1) else []
+    bent += ["top_k"] if wanted.params.top_k > 0 else []
+    bent += _given(wanted.params, ("logit_bias", "bad_words"))
+    bent += ["a grammar"] if wanted.grammar or wanted.starts else []
     if bent:
         yield f"rests on unrecorded tokens: {', '.join(bent)}"
 

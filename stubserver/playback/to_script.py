@@ -24,7 +24,7 @@ from stubserver.playback.canonical import parse_json
 from stubserver.playback.cassette import Cassette
 from stubserver.playback.errors import CassetteError
 from stubserver.playback.exchange import Exchange, Reply
-from stubserver.sampling.logprobs import MASKED, LogprobsMode
+from stubserver.sampling.logprobs import LogprobsMode
 from stubserver.script.tokens import TokenReader
 from stubserver.serving.wire import Document, LeftOutError, Position, RecordedRequest, Wire
 from stubserver.tokenizer.hf import HFTokenizer, load_tokenizer
@@ -174,7 +174,7 @@ class _Reading:
                 return  # what follows it can't be placed
             own = (position.token, position.logprob)
             top = [(each.token, each.logprob) for each in position.top or ()]
-            named = {self._token_id(token): logprob for token, logprob in [*top, own] if logprob > MASKED}
+            named = {self._token_id(token): logprob for token, logprob in [*top, own] if logprob > self._wire.masked}
             row = {known: logprob for known, logprob in named.items() if known is not None}
             ranked = _ranked(*own, top)[: len(top) if asked.top is None else asked.top]
             known_top = len(list(takewhile(lambda token: self._token_id(token) is not None, ranked)))

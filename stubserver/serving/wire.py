@@ -104,9 +104,10 @@ class Framing:
 
 
 class Wire(Protocol):
-    """How a server writes what it says."""
+    """How a server writes what it says. masked: the logprob that stands for a token which could not come out."""
 
     framing: Framing
+    masked: float
 
     # Errors
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from engine_helpers import SPACE_A, STARS, A, B, generation, t6_model
 
-from stubserver.engine.recorded import Asked, count_known_top, find_dependences, find_problems, recorded_ids
+from stubserver.engine.recorded import Wanted, count_known_top, find_dependences, find_problems, recorded_ids
 from stubserver.errors import UnrecordedError
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.params import SamplingParams
@@ -17,13 +17,13 @@ MODEL = t6_model({"probs": {"A": 0.7, "B": 0.1}})
 ROW: Logits = generation(MODEL).logits([A], ())
 
 
-def asked(mode: Any = "raw_logprobs", *, starts: Any = (), grammar: bool = False, **params: Any) -> Asked:
+def wanted(mode: Any = "raw_logprobs", *, starts: Any = (), grammar: bool = False, **params: Any) -> Wanted:
     """Greedy unless the parameters say otherwise."""
-    return Asked(SamplingParams(**{"temperature": 0.0, **params}), mode, MODEL.tokenizer, starts, grammar)
+    return Wanted(SamplingParams(**{"temperature": 0.0, **params}), mode, MODEL.tokenizer, starts, grammar)
 
 
 def problems(known_top: int = 1, position: int = 0, **fields: Any) -> list[str]:
-    return list(find_problems(asked(**fields), ROW, position, known_top))
+    return list(find_problems(wanted(**fields), ROW, position, known_top))
 
 
 def test_recorded_tokens_are_told_by_their_values() -> None:
@@ -89,14 +89,14 @@ BENT: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("fields", "names"), BENT, ids=str)
 def test_what_processed_values_rest_on(fields: dict[str, Any], names: str) -> None:
-    assert list(find_dependences(asked("processed_logprobs", **fields))) == [f"rests on unrecorded tokens: {names}"]
-    assert list(find_dependences(asked("raw_logprobs", **fields))) == []
-    assert list(find_dependences(asked("processed_logprobs", **fields, allowed_token_ids=[A, B]))) == []
+    assert list(find_dependences(wanted("processed_logprobs", **fields))) == [f"rests on unrecorded tokens: {names}"]
+    assert list(find_dependences(wanted("raw_logprobs", **fields))) == []
+    assert list(find_dependences(wanted("processed_logprobs", **fields, allowed_token_ids=[A, B]))) == []
 
 
 @pytest.mark.parametrize("fields", [{}, {"temperature": 1.0}, {"top_k": -1}, {"bad_words": ()}], ids=str)
 def test_what_leaves_them_as_they_are(fields: dict[str, Any]) -> None:
-    assert list(find_dependences(asked("processed_logprobs", **fields))) == []
+    assert list(find_dependences(wanted("processed_logprobs", **fields))) == []
 
 
 def test_a_generation_says_what_it_rests_on() -> None:

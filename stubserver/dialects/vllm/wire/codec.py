@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from stubserver.dialects.vllm.wire import errors, positions, recorded
 from stubserver.errors import RequestError
+from stubserver.sampling.logprobs import MASKED
 from stubserver.serving.wire import Framing, Wire
 
 
@@ -13,6 +14,7 @@ class VllmWire:
     """The `Wire` protocol for the shapes of every route of vLLM's that has choices."""
 
     framing = Framing(done=b"data: [DONE]\n\n")
+    masked = MASKED
 
     def error_reply(self, error: RequestError) -> tuple[int, Any]:
         """(status, body) of what answers a request that is refused."""
