@@ -87,7 +87,7 @@ class Generation:
         self.model = terms.model
         self.params = terms.params
         self.request = request
-        self.answer, self.notes = keep_to_recorded(answer, request, self.model, self.params, terms.constraint)
+        self.answer, self.notes = keep_to_recorded(answer, request, self.model, self.params, terms.constraint, forced)
         self.forced = forced
         self.tokenized = tokenized
         self.record: Recorder | None = None

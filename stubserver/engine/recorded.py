@@ -43,6 +43,7 @@ class Wanted:
     """What a request asks for, as far as recordings have to have it.
 
     starts: the first tokens of the labels of a structured choice. grammar: whether another grammar says what may come.
+    forced: per choice, the tokens that decoding has to follow.
     """
 
     params: SamplingParams
@@ -50,12 +51,15 @@ class Wanted:
     tokenizer: Tokenizer
     starts: Sequence[int] = ()
     grammar: bool = False
+    forced: Sequence[Sequence[int]] = ()
 
-    @property
-    def token_ids(self) -> list[int]:
-        """The tokens that it names."""
+    def token_ids(self, position: int) -> list[int]:
+        """The tokens that it names, or will see the value of, as the output's token number `position`."""
         params = self.params
-        return [*(params.allowed_token_ids or ()), *(params.logprob_token_ids or ()), *(params.logit_bias or ())]
+        named = [*(params.allowed_token_ids or ()), *(params.logprob_token_ids or ()), *(params.logit_bias or ())]
+        paths = [*self.forced, params.trace_decode_token_ids or ()] if params.wants_logprobs else []
+        following = [path[position] for path in paths if position < len(path)]
+        return [*named, *following, *(() if position else self.starts)]
 
     @property
     def is_restricted(self) -> bool:
@@ -74,7 +78,12 @@ class Wanted:
 
 
 def keep_to_recorded(
-    answer: Answer, request: ScriptRequest, model: Model, params: SamplingParams, constraint: tuple[str, Any] | None
+    answer: Answer,
+    request: ScriptRequest,
+    model: Model,
+    params: SamplingParams,
+    constraint: tuple[str, Any] | None,
+    forced: Sequence[Sequence[int]],
 ) -> tuple[Answer, list[str] | None]:
     """(the answer, checked with every row that it gives; a list that says what the values rest on, empty if exact).
 
@@ -87,7 +96,7 @@ def keep_to_recorded(
     kind, value = constraint or (None, ())
     labels = [label for label in value if label] if kind == "choice" else []
     starts = [model.tokenizer.encode(label, add_special_tokens=False)[0] for label in labels]
-    wanted = Wanted(params, settings.logprobs_mode, model.tokenizer, starts, kind not in (None, "choice"))
+    wanted = Wanted(params, settings.logprobs_mode, model.tokenizer, starts, kind not in (None, "choice"), forced)
     checked = _CheckedAnswer(answer, len(request.prompt_token_ids), wanted, refuses=settings.unrecorded == "refuse")
     checked.start(Context(request, request.prompt_token_ids, (), settings.seed))
     return answer._replace(next_logits=checked.next_logits), checked.notes
@@ -168,8 +177,7 @@ def find_problems(wanted: Wanted, row: Logits, position: int, known_top: int) ->
     known_top: how many of the likeliest tokens of all were recorded.
     """
     known = recorded_ids(row)
-    named = [*wanted.token_ids, *(() if position else wanted.starts)]
-    missing = [token_id for token_id in named if token_id not in known]
+    missing = [token_id for token_id in wanted.token_ids(position) if token_id not in known]
     if missing:
         shown, recorded = (show_tokens(token_ids, wanted.tokenizer) for token_ids in (missing, sorted(known)))
         yield f"{shown} was never recorded here; recorded is {recorded}"

@@ -17,9 +17,11 @@ MODEL = t6_model({"probs": {"A": 0.7, "B": 0.1}})
 ROW: Logits = generation(MODEL).logits([A], ())
 
 
-def wanted(mode: Any = "raw_logprobs", *, starts: Any = (), grammar: bool = False, **params: Any) -> Wanted:
+def wanted(
+    mode: Any = "raw_logprobs", *, starts: Any = (), grammar: bool = False, forced: Any = (), **params: Any
+) -> Wanted:
     """Greedy unless the parameters say otherwise."""
-    return Wanted(SamplingParams(**{"temperature": 0.0, **params}), mode, MODEL.tokenizer, starts, grammar)
+    return Wanted(SamplingParams(**{"temperature": 0.0, **params}), mode, MODEL.tokenizer, starts, grammar, forced)
 
 
 def problems(known_top: int = 1, position: int = 0, **fields: Any) -> list[str]:
@@ -47,6 +49,8 @@ ANSWERED: list[dict[str, Any]] = [
     {"starts": [A]},
     {"starts": [STARS], "position": 1, "allowed_token_ids": [A]},
     {"top_p": 0.5, "min_p": 0.1},
+    {"forced": [[STARS]]},
+    {"forced": [[B, STARS]], "logprobs": 0},
 ]
 
 
@@ -59,6 +63,9 @@ OPEN: list[tuple[dict[str, Any], str]] = [
     ({"logprob_token_ids": [A, SPACE_A]}, "' A' (2) was never recorded here; recorded is 'A' (0), 'B' (1)"),
     ({"logit_bias": {STARS: 1.0}, "allowed_token_ids": [A]}, "' **' (4) was never recorded here"),
     ({"starts": [STARS], "allowed_token_ids": [A]}, "' **' (4) was never recorded here"),
+    ({"forced": [[A], [STARS]], "logprobs": 0}, "' **' (4) was never recorded here"),
+    ({"forced": [[A, STARS]], "logprobs": 0, "position": 1}, "' **' (4) was never recorded here"),
+    ({"trace_decode_token_ids": [STARS], "logprobs": 0}, "' **' (4) was never recorded here"),
     ({"prompt_logprobs": 0}, "the values of a prompt's own tokens are not in the script"),
     ({"logprobs": 2}, "2 top logprobs are asked for, and 1 were recorded without a gap"),
     ({"logprobs": -1}, "6 top logprobs are asked for, and 1 were recorded without a gap"),
