@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel
 
+from stubserver.app import create_app
 from stubserver.config.settings import ENV_PREFIX, Settings, flag_name, shown_default
 from stubserver.dialects.vllm.chat.protocol import ChatCompletionRequest
 from stubserver.dialects.vllm.completions.protocol import CompletionRequest
-from stubserver.dialects.vllm.endpoints import ENDPOINTS
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -121,7 +121,7 @@ def routes_page() -> str:
 
 
 def _routes_table() -> str:
-    routes = [(f"`{endpoint.method} {endpoint.path}`", endpoint.summary) for endpoint in ENDPOINTS]
+    routes = [(f"`{endpoint.method} {endpoint.path}`", endpoint.summary) for endpoint in create_app().state.endpoints]
     return _table(("route", "what it does"), routes)
 
 

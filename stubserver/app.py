@@ -1,10 +1,8 @@
-"""The ASGI app: settings and script in, Starlette out. Nothing of it exists before create_app is called."""
+"""The ASGI app: settings, a script and a dialect in, Starlette out. Nothing of it exists before it is asked for."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -16,17 +14,19 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stubserver.asgi import find_header
+from stubserver import __version__
+from stubserver.asgi import CONTROL_PREFIX
 from stubserver.config.settings import Settings, resolve_settings
-from stubserver.dialects.vllm.endpoints import ENDPOINTS
-from stubserver.dialects.vllm.startup_checks import check_startup
+from stubserver.control.controls import Controls
+from stubserver.control.endpoints import control_endpoints
+from stubserver.dialects.vllm.dialect import VLLM
 from stubserver.engine.model import Model
 from stubserver.errors import GenerationError, ScriptError, SettingsError
+from stubserver.faults.board import FaultBoard
 from stubserver.faults.fault import Fault
 from stubserver.faults.middleware import FaultMiddleware
-from stubserver.journal.journal import JournalMiddleware
+from stubserver.journal.journal import Journal, JournalMiddleware
 from stubserver.keys.document import Document
 from stubserver.playback.player import PlaybackMiddleware, open_player
 from stubserver.playback.recorded import RecordedMiddleware
@@ -35,29 +35,27 @@ from stubserver.sampling.processors import CustomProcessor
 from stubserver.script.file.imported import import_function
 from stubserver.script.file.load import LoadedScript, load_models
 from stubserver.script.file.models import SERVER_KEYS
+from stubserver.serving.auth import ApiKeyMiddleware
+from stubserver.serving.dialect import Dialect, Endpoint, Route
 from stubserver.serving.dispatch import DispatchMiddleware, http_error_reply, make_answers, make_routes
+from stubserver.serving.openapi import describe
+from stubserver.serving.sending import json_reply
 from stubserver.serving.state import ServerState
 
 logger = logging.getLogger("stubserver")
 
 ScriptSource = str | PathLike[str] | Mapping[str, Any] | Document | Callable[..., Any] | None
 
-GUARDED = ("/v1", "/v2", "/inference", "/cohere", "/stub")
-"""Paths that need an API key, if there is one."""
 
-GENERATING = frozenset(endpoint.path for endpoint in ENDPOINTS if endpoint.generates)
-"""Paths where profiles and faults act."""
-
-
-def create_app(script: ScriptSource = None, **settings: Any) -> Starlette:
+def create_app(script: ScriptSource = None, *, dialect: Dialect = VLLM, **settings: Any) -> Starlette:
     """The app that serves a script.
 
     script: a path (YAML, JSON, .npz, `file.py:callable`), `module:callable`, a callable, a mapping with the keys of a
-    script file, or None for the built-in demo. settings: the fields of `Settings`; they win over the script's.
-    Environment variables are not read: that is the command line's part. Raises ConfigError.
+    script file, or None for the built-in demo. dialect: the kind of server. settings: the fields of `Settings`; they
+    win over the script's. Environment variables are not read: that is the command line's part. Raises ConfigError.
     """
     load_script = partial(load, flags=settings, environ={})
-    return build_app(load_script(script), load_script)
+    return build_app(load_script(script), load_script, dialect)
 
 
 class Served(NamedTuple):
@@ -81,39 +79,53 @@ LoadScript = Callable[[ScriptSource], Sequence[Served]]
 """Loads another script with the flags and the environment that this one was loaded with."""
 
 
-def build_app(served: Sequence[Served], load_script: LoadScript) -> Starlette:
+def build_app(served: Sequence[Served], load_script: LoadScript, dialect: Dialect = VLLM) -> Starlette:
     """The app that serves these models; the server's own settings are those of the first. Raises SettingsError."""
     settings = served[0].settings
-    models, faults = build_models(served), served[0].loaded.faults
-    player = open_player(settings)
-    state = ServerState(settings, models, faults, partial(_load_models, settings, load_script), player)
-    answers = make_answers(ENDPOINTS, state)
+    controls = Controls(
+        dialect,
+        ServerState(settings, build_models(served, dialect)),
+        FaultBoard(served[0].loaded.faults),
+        Journal(settings.journal_size) if settings.journal else None,
+        open_player(settings),
+        partial(_load_models, settings, load_script, dialect),
+    )
+    endpoints = (*dialect.endpoints, *control_endpoints(controls))
+    endpoints += (Endpoint("GET", "/openapi.json", "This description", partial(_describing, endpoints, dialect)),)
+    answers = make_answers(endpoints, controls.served, dialect.wire)
     app = Starlette(
         routes=make_routes(answers),
-        middleware=[*_middleware(state), Middleware(DispatchMiddleware, answers=answers)],
-        exception_handlers={HTTPException: _on_http_error, Exception: _on_bug},
+        middleware=[*_middleware(controls), Middleware(DispatchMiddleware, answers=answers)],
+        exception_handlers={
+            HTTPException: partial(_on_http_error, dialect),
+            Exception: partial(_on_bug, dialect),
+        },
     )
-    app.state.server = state
+    app.state.server, app.state.endpoints = controls, endpoints
     return app
 
 
-def _middleware(state: ServerState) -> list[Middleware]:
+def _middleware(controls: Controls) -> list[Middleware]:
     """What a request passes before it gets to its route, the outermost first."""
+    dialect, served, settings = controls.dialect, controls.served, controls.served.settings
+    wire, generating = dialect.wire, dialect.generating
     layers: list[Middleware] = []
-    if state.settings.api_key:
-        layers.append(Middleware(ApiKeyMiddleware, keys=state.settings.api_key))
-    if state.journal is not None:
-        layers.append(Middleware(JournalMiddleware, journal=state.journal))
-    layers.append(Middleware(ProfileMiddleware, served=state, paths=GENERATING))
-    layers.append(Middleware(FaultMiddleware, board=state.faults, served=state, generating=GENERATING))
-    layers.append(Middleware(RecordedMiddleware, served=state))
-    if state.player is not None:
-        layers.append(Middleware(PlaybackMiddleware, player=state.player))
+    if settings.api_key:
+        guarded = (*dialect.guarded, CONTROL_PREFIX.rstrip("/"))
+        layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_key, guarded=guarded))
+    if controls.journal is not None:
+        layers.append(Middleware(JournalMiddleware, journal=controls.journal))
+    places = dialect.parameter_places
+    layers.append(Middleware(ProfileMiddleware, served=served, paths=generating, places=places, wire=wire))
+    layers.append(Middleware(FaultMiddleware, board=controls.faults, served=served, generating=generating))
+    layers.append(Middleware(RecordedMiddleware, served=served))
+    if controls.player is not None:
+        layers.append(Middleware(PlaybackMiddleware, player=controls.player))
     return layers
 
 
 def _load_models(
-    running: Settings, load_script: LoadScript, script: ScriptSource
+    running: Settings, load_script: LoadScript, dialect: Dialect, script: ScriptSource
 ) -> tuple[list[Model], tuple[Fault, ...]]:
     """The models and the server's faults of another script for a server that runs. Raises ConfigError."""
     served = load_script(script)
@@ -121,19 +133,19 @@ def _load_models(
     for key in SERVER_KEYS:
         if key in loaded.settings and getattr(settings, key) != getattr(running, key):
             raise SettingsError(f"{loaded.source}: {key} can't be changed while the server runs")
-    return build_models(served), loaded.faults
+    return build_models(served, dialect), loaded.faults
 
 
-def build_models(served: Sequence[Served]) -> list[Model]:
+def build_models(served: Sequence[Served], dialect: Dialect) -> list[Model]:
     """The models that scripts and settings make. Raises SettingsError."""
-    return [build_model(*each) for each in served]
+    return [build_model(*each, dialect) for each in served]
 
 
-def build_model(settings: Settings, loaded: LoadedScript) -> Model:
+def build_model(settings: Settings, loaded: LoadedScript, dialect: Dialect) -> Model:
     """The model that the script and the settings make. Raises SettingsError."""
-    check_startup(settings)
+    dialect.check_settings(settings)
     processors = [_load_processor(name) for name in settings.logits_processors]
-    return Model(settings, loaded.tokenizer, loaded.script, processors, loaded.embeddings)
+    return Model(settings, loaded.tokenizer, loaded.script, dialect.behaviour, processors, loaded.embeddings)
 
 
 def _load_processor(name: str) -> CustomProcessor:
@@ -148,40 +160,21 @@ def _load_processor(name: str) -> CustomProcessor:
     return cast(CustomProcessor, processor)
 
 
-class ApiKeyMiddleware:
-    """401 for guarded paths without a bearer token that is one of the keys."""
+def _describing(endpoints: Sequence[Endpoint], dialect: Dialect) -> Route:
+    """GET /openapi.json."""
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...]) -> None:
-        self._app = app
-        self._digests = [_digest(key) for key in keys]
+    async def show_openapi(request: Request) -> Response:
+        return json_reply(describe(endpoints, __version__, dialect.load_error_model()))
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the request through, or answer it."""
-        admitted = not _is_guarded(scope) or self._knows(find_header(scope, b"authorization") or "")
-        answer = self._app if admitted else JSONResponse({"error": "Unauthorized"}, status_code=401)
-        await answer(scope, receive, send)
-
-    def _knows(self, authorization: str) -> bool:
-        scheme, _, token = authorization.partition(" ")
-        given = _digest(token)
-        known = [secrets.compare_digest(given, digest) for digest in self._digests]
-        return scheme.lower() == "bearer" and any(known)
+    return Route(show_openapi)
 
 
-def _is_guarded(scope: Scope) -> bool:
-    guarded: bool = scope["type"] == "http" and scope["method"] != "OPTIONS" and scope["path"].startswith(GUARDED)
-    return guarded
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
+async def _on_http_error(dialect: Dialect, request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return http_error_reply(error)
+    return http_error_reply(error, dialect.wire)
 
 
-async def _on_bug(request: Request, error: Exception) -> Response:
-    """What nobody foresaw: the client gets vLLM's shape; Starlette raises it on, so that the server logs it."""
-    return JSONResponse(GenerationError(f"{type(error).__name__}: {error}").body(), status_code=500)
+async def _on_bug(dialect: Dialect, request: Request, error: Exception) -> Response:
+    """What nobody foresaw: the client gets the server's shape; Starlette raises it on, so that the server logs it."""
+    status, body = dialect.wire.error_reply(GenerationError(f"{type(error).__name__}: {error}"))
+    return JSONResponse(body, status_code=status)

@@ -102,9 +102,10 @@ def record(flags: dict[str, Any]) -> int:
 
 def cassette(arguments: dict[str, Any]) -> int:
     """Look into cassettes, and make other files of them. The status is 1 if `check` or `verify` finds something."""
+    from stubserver.dialects.vllm.wire.codec import WIRE
     from stubserver.playback.commands import run_cassette_command
 
-    lines, status = run_cassette_command(arguments.pop("cassette_command"), **arguments)
+    lines, status = run_cassette_command(arguments.pop("cassette_command"), wire=WIRE, **arguments)
     for line in lines:
         print(line)
     return status()

@@ -4,23 +4,29 @@
     ├── ConfigError              a setting, a script or a file is wrong; raised before the port opens
     │   ├── SettingsError        a flag, an environment variable or a `settings:` key
     │   ├── ScriptError          the script file, with the place in it
-    │   └── TokenizerError       the tokenizer can't be loaded, or lacks what the script needs
+    │   ├── TokenizerError       the tokenizer can't be loaded, or lacks what the script needs
+    │   └── CassetteError        a cassette can't be read, written or imported (playback/errors.py)
     ├── ConnectionClosedError    the fault `close` where there is no connection to close: in-process
-    └── RequestError             answers one request with vLLM's error body; the server goes on
-        ├── ValidationError      400: the request asks for something that vLLM refuses
-        ├── PermissionDeniedError 403: the server was started without these routes
-        ├── NotFoundError        404: the model isn't served
-        ├── UnscriptedError      404: the script has no answer for this request
-        ├── UnrecordedError      404: no recording has one, or it would rest on what was never recorded
-        ├── GenerationError      500: the script failed while it answered
-        └── UnsupportedError     501: the model can't do what this route is for
+    └── RequestError             one request can't be answered; the server goes on
+        ├── ValidationError      the request asks for something that is refused
+        ├── SchemaError          the body isn't of the endpoint's schema
+        ├── PermissionDeniedError  the server was started without these routes
+        ├── NotFoundError        the model isn't served
+        ├── UnscriptedError      the script has no answer for this request
+        ├── UnrecordedError      no recording has one, or it would rest on what was never recorded
+        ├── UpstreamError        the real server, which is recorded or asked, can't be reached
+        ├── GenerationError      the script failed while it answered
+        ├── UnsupportedError     the model can't do what this route is for
+        └── UnparsableBodyError  the body isn't JSON text at all (serving/body.py)
 
-`RequestError` knows its status and the fields of the error body, so the HTTP shell needs no table of its own.
+A RequestError has facts. Which status it has, which words and which body is for the server that is imitated to say:
+its dialect writes it (`Wire.error_reply`).
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 
 class StubserverError(Exception):
@@ -51,76 +57,83 @@ class ConnectionClosedError(StubserverError, ConnectionResetError):
     """What the fault `close` raises in the client's process if the app is used without a socket."""
 
 
+Code = Literal[
+    "empty_prompt",  # no tokens to go on from
+    "unknown_token",  # value: a token id of the prompt that the vocabulary lacks
+    "prompt_too_long",  # length, limit: tokens of the prompt, and of the context that leaves no room for one more
+    "not_finite",  # value: a number that JSON can't carry
+    "not_text",  # a text that has no UTF-8
+    "invalid_grammar",  # detail: the grammar engine's words
+    "token_not_allowed",  # value: a forced token that the grammar refuses
+    "no_chat_template",  # neither the tokenizer nor the request has one
+    "no_messages",  # a conversation without any
+    "unknown_model",  # value: the name; known: those that are served
+    "media_type",  # a body that isn't declared as JSON
+]
+"""What the layers below the dialects refuse; a dialect has words of its own for each. In comments: the facts."""
+
+
 class RequestError(StubserverError):
-    """A request that gets an error reply in vLLM's shape."""
+    """A request that can't be answered.
 
-    status: ClassVar[int] = 400
-    type: ClassVar[str] = "BadRequestError"
+    message: for people. code: which of the refusals that every server knows it is. parameter: the field that it is
+    about; value: what that had. facts: whatever else there is to say, by name.
+    """
 
-    def __init__(self, message: str, *, parameter: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, code: Code | None = None, parameter: str | None = None, value: Any = None, **facts: Any
+    ) -> None:
         super().__init__(message)
         self.message = message
+        self.code = code
         self.parameter = parameter
-
-    def body(self) -> dict[str, Any]:
-        """The JSON body: `{"error": {"message", "type", "param", "code"}}`."""
-        return {"error": {"message": self.message, "type": self.type, "param": self.parameter, "code": self.status}}
+        self.value = value
+        self.facts: Mapping[str, Any] = facts
 
 
 class ValidationError(RequestError):
-    """vLLM refuses the request's values.
-
-    vLLM's message names the field it knows: " (parameter=temperature, value=-0.1)"; `value` None is left out.
-    """
-
-    def __init__(self, message: str, *, parameter: str | None = None, value: Any = None) -> None:
-        known = [f"{name}={part}" for name, part in (("parameter", parameter), ("value", value)) if part is not None]
-        super().__init__(f"{message} ({', '.join(known)})" if known else message, parameter=parameter)
+    """The request's values are refused."""
 
 
 class SchemaError(RequestError):
-    """The body isn't of the endpoint's schema; the message lists pydantic's errors as vLLM writes them."""
+    """The body isn't of the endpoint's schema. problems: pydantic's errors, if it is those."""
 
-    type = "Bad Request"
+    def __init__(
+        self,
+        message: str = "The body isn't of the endpoint's schema",
+        *,
+        problems: Sequence[Mapping[str, Any]] = (),
+        code: Code | None = None,
+        parameter: str | None = None,
+        **facts: Any,
+    ) -> None:
+        super().__init__(message, code=code, parameter=parameter, **facts)
+        self.problems = problems
 
 
 class PermissionDeniedError(RequestError):
     """The server was started without these routes."""
 
-    status = 403
-    type = "PermissionDeniedError"
-
 
 class NotFoundError(RequestError):
     """The model isn't served."""
-
-    status = 404
-    type = "NotFoundError"
 
 
 class UnscriptedError(RequestError):
     """The script has no answer for this request; the message names the nearest rule and what differs."""
 
-    status = 404
-    type = "UnscriptedError"
-
 
 class UnrecordedError(RequestError):
-    """404: no recording answers this request, or the answer would rest on what was never recorded."""
+    """No recording answers this request, or the answer would rest on what was never recorded."""
 
-    status = 404
-    type = "UnrecordedError"
+
+class UpstreamError(RequestError):
+    """The real server can't be reached."""
 
 
 class GenerationError(RequestError):
     """The script, or a custom logits processor, failed while it answered."""
 
-    status = 500
-    type = "InternalServerError"
-
 
 class UnsupportedError(RequestError):
     """The model can't do what this route is for."""
-
-    status = 501
-    type = "NotImplementedError"

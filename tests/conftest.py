@@ -10,8 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["pytester"]
+
+settings.register_profile("any machine", deadline=None)  # a busy one takes its time
+settings.load_profile("any machine")
 
 PYTEST_OPTIONS = ["-p", "stubserver.testing.plugin", "-p", "no:cacheprovider", "--tb=no"]
 

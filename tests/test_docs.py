@@ -12,12 +12,13 @@ from starlette.testclient import TestClient
 
 from stubserver.app import create_app
 from stubserver.config.settings import Settings, flag_name
-from stubserver.dialects.vllm.endpoints import ENDPOINTS
 
 DOCS = Path(__file__).parents[1] / "docs"
 GENERATE = runpy.run_path(str(DOCS / "generate.py"))
 ROUTES = (DOCS / "routes.md").read_text(encoding="utf-8")
 SETTINGS = (DOCS / "settings.md").read_text(encoding="utf-8")
+
+ENDPOINTS = create_app().state.endpoints
 
 VALUES = {
     "cache_salt": "salt",

@@ -37,7 +37,7 @@ def ask(
 
 
 def token_id(stub: Stub, text: str) -> int:
-    return stub.app.state.server.models[0].tokenizer.one_token(text)
+    return stub.app.state.server.served.models[0].tokenizer.one_token(text)
 
 
 def test_request_and_full_reply(stub: Stub) -> None:
@@ -137,7 +137,7 @@ def test_sampled_tokens_and_label_values(stub: Stub) -> None:
 
 
 def entry_vocab(stub: Stub) -> int:
-    return stub.app.state.server.models[0].vocab_size
+    return stub.app.state.server.served.models[0].vocab_size
 
 
 def test_every_choice_has_its_steps(stub: Stub) -> None:

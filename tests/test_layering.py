@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -16,20 +17,42 @@ PACKAGE = Path(stubserver.__file__).parent
 
 LAYERS = [
     {"stubserver"},  # the package itself: its version
-    {"errors", "headers"},
+    {"errors", "headers", "memory"},
     {"asgi", "sampling"},
     {"config", "tokenizer"},
-    {"script", "keys", "faults", "engine", "journal", "profiles", "playback", "serving", "dialects", "control"},
+    {"script"},
+    {"keys"},
+    {"engine"},
+    {"serving"},
+    {"faults", "journal", "profiles", "playback"},
+    {"script.file", "dialects"},
+    {"control"},
     {"app"},
     {"server"},
     {"testing", "cli"},
     {"__main__"},
 ]
-"""From the bottom up. A part imports from layers below its own. The middle layer is being taken apart."""
-
-MIDDLE = 4
+"""From the bottom up. A part imports from layers below its own; parts of one layer don't know each other."""
 
 HEIGHTS = {part: height for height, layer in enumerate(LAYERS) for part in layer}
+
+THIRD_PARTY = {
+    "numpy": {"sampling", "script", "script.file", "engine", "dialects", "testing", "tokenizer"},
+    "pydantic": {"config", "keys", "faults", "script.file", "serving", "dialects"},
+    "pydantic_core": {"config", "keys", "script.file", "serving", "dialects"},
+    "starlette": {"asgi", "serving", "faults", "journal", "profiles", "playback", "dialects", "control", "app"}
+    | {"server", "cli", "testing"},
+    "tokenizers": {"tokenizer"},
+    "jinja2": {"tokenizer"},
+    "llguidance": {"engine"},
+    "orjson": {"serving", "dialects", "control"},
+    "uvicorn": {"server", "testing"},
+    "yaml": {"keys", "playback"},
+    "httpx": {"playback", "testing"},
+    "prometheus_client": {"dialects"},
+    "pytest": {"testing"},
+}
+"""Package → the parts that may import it, wherever in a file: HTTP is known from serving upwards only."""
 
 SETTINGS_PACKAGES = {"numpy", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"}
 
@@ -47,8 +70,10 @@ def modules() -> dict[str, Path]:
 
 
 def part_of(module: str) -> str:
-    """`stubserver.dialects.vllm.models.serving` → `api`."""
-    return module.split(".")[1] if "." in module else module
+    """`stubserver.serving.state` → `serving`; the most special of the parts that it belongs to."""
+    names = module.split(".")[1:]
+    beginnings = (".".join(names[:length]) for length in range(len(names), 0, -1))
+    return next((part for part in beginnings if part in HEIGHTS), names[0] if names else module)
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -65,6 +90,17 @@ def imported(path: Path) -> Iterator[str]:
                 yield node.module
 
 
+def third_party(path: Path) -> set[str]:
+    """The packages of others that a file imports, wherever in the file."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found - sys.stdlib_module_names - {"stubserver"}
+
+
 def loaded_by(module: str) -> set[str]:
     """The packages that a fresh interpreter has loaded after it imported a module."""
     code = f"import sys; started = set(sys.modules); import {module}; print(*sys.modules.keys() - started)"
@@ -78,9 +114,23 @@ def test_every_part_has_a_layer() -> None:
 
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_imports_point_down(module: str) -> None:
+    """Those for the type checker alone count like any other."""
     part = part_of(module)
     others = {name for name in imported(modules()[module]) if part_of(name) != part}
-    assert {name for name in others if HEIGHTS[part_of(name)] >= HEIGHTS[part] and HEIGHTS[part] != MIDDLE} == set()
+    assert {name for name in others if HEIGHTS[part_of(name)] >= HEIGHTS[part]} == set()
+
+
+def test_modules_go_round_in_no_circle() -> None:
+    known = modules()
+    graph = {name: {each for each in imported(path) if each in known and each != name} for name, path in known.items()}
+    tuple(TopologicalSorter(graph).static_order())  # raises CycleError, which names the modules
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_third_party_imports_stay_in_their_rooms(module: str) -> None:
+    packages = third_party(modules()[module])
+    assert packages <= set(THIRD_PARTY), "a new dependency: say here who may know of it"
+    assert {package for package in packages if part_of(module) not in THIRD_PARTY[package]} == set()
 
 
 def test_config_knows_no_more_of_sampling_than_the_modes() -> None:

@@ -31,6 +31,8 @@ def _json_object(value: Any) -> Any:
 Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_more, json_schema_input_type=str | tuple[str, ...])]
 """One string or a list; in an environment variable, separated by commas."""
 
+ModelRunner = Literal["v1", "v2"]
+
 _PACES = {"instant": 0.0, "recorded": 1.0}
 
 Pace = Annotated[float, BeforeValidator(lambda value: _PACES.get(value, value) if isinstance(value, str) else value)]
@@ -100,7 +102,7 @@ class Settings(BaseModel):
         description="Custom logits processors, `module:Class` or `module:function` (or `file.py:…`): "
         "numpy row in, row out.",
     )
-    model_runner: Literal["v1", "v2"] = Field(
+    model_runner: ModelRunner = Field(
         "v2",
         description="Whose order of stages to follow; "
         "they differ where a custom processor meets penalties or bad words.",

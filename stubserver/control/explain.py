@@ -3,99 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from pydantic import TypeAdapter
-from starlette.requests import Request
-
-from stubserver.dialects.vllm.chat.protocol import ChatCompletionRequest
-from stubserver.dialects.vllm.chat.serving import chat_params, check_setup, render_prompt
-from stubserver.dialects.vllm.completions.protocol import CompletionRequest
-from stubserver.dialects.vllm.completions.serving import completion_params, prompts_of
-from stubserver.dialects.vllm.prompts import Prompt
-from stubserver.dialects.vllm.protocol import requested_constraint
+from stubserver.control.controls import Controls
 from stubserver.engine.explain import Explanation, TopToken, explain
 from stubserver.engine.generate import Generation
-from stubserver.engine.model import Model
-from stubserver.engine.terms import Terms
-from stubserver.errors import UnscriptedError
+from stubserver.engine.terms import EngineRequest
+from stubserver.errors import RequestError, UnscriptedError
 from stubserver.journal.journal import describe_label, no_infinity
-from stubserver.sampling.params import SamplingParams
+from stubserver.profiles.treat import treat
+from stubserver.script.context import ScriptRequest
 from stubserver.script.passed_over import explain_passed_over
-from stubserver.serving.body import validate
-from stubserver.serving.generations import script_request
-from stubserver.serving.state import ServerState
-
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+from stubserver.serving.asked import Prompt
+from stubserver.serving.dialect import Endpoint
+from stubserver.serving.start import script_request
+from stubserver.serving.wire import Wire
 
 DEFAULT_TOP = 10
 """How many of the best tokens are shown."""
 
-_COMPLETION_ADAPTER = TypeAdapter(CompletionRequest)
-_CHAT_ADAPTER = TypeAdapter(ChatCompletionRequest)
-
-Headers = Sequence[tuple[bytes, bytes]]
+Headers = list[tuple[bytes, bytes]]
 
 
-class _Asked(NamedTuple):
-    """A request, understood: what every prompt of it has in common, and the prompts with their parameters."""
-
-    model: Model
-    constraint: tuple[str, Any] | None
-    prompts: Sequence[tuple[Prompt, SamplingParams]]
-
-
-def explain_body(state: ServerState, body: Any, headers: Headers, top: int = DEFAULT_TOP) -> dict[str, Any]:
-    """The dry run of a request body, as JSON values; one with `messages` is a chat request.
+def explain_body(
+    controls: Controls, body: Any, headers: Headers, top: int = DEFAULT_TOP, path: str | None = None
+) -> dict[str, Any]:
+    """The dry run of a request body, as JSON values. path: where it would go; left out, its fields tell.
 
     Raises RequestError for what the request itself would be refused for, but not if the script has no answer.
     """
-    chat = isinstance(body, dict) and "messages" in body
-    path = CHAT if chat else COMPLETIONS
-    request = Request({"type": "http", "method": "POST", "path": path, "headers": headers})
-    asked = _chat(state, body) if chat else _completion(state, body)
+    state, endpoint = controls.served, _find_endpoint(controls, body, path)
+    understand = endpoint.load().understand
+    if understand is None:
+        raise RequestError(f"{endpoint.path} asks for no tokens, so there is nothing to explain.", parameter="path")
+    if isinstance(body, dict):
+        body = treat(body, state.profile_of(body.get("model")), endpoint.path, controls.dialect.parameter_places)
+    asked = understand(state, body)
+    prompts = []
+    for prompt, engine_request in zip(asked.prompts, asked.engine_requests, strict=True):
+        seen = script_request(endpoint.path, headers, body, asked.model, prompt, engine_request.params)
+        prompts.append(_explain(seen, prompt, engine_request, top, controls.dialect.wire))
     return {
-        "endpoint": path,
+        "endpoint": endpoint.path,
         "model": asked.model.name,
         "logprobs_mode": asked.model.settings.logprobs_mode,
-        "prompts": [_prompt(request, body, asked, prompt, params, top) for prompt, params in asked.prompts],
+        "prompts": prompts,
     }
 
 
-def _completion(state: ServerState, body: Any) -> _Asked:
-    parsed = validate(body, _COMPLETION_ADAPTER)
-    model = state.find_model(parsed.model)
-    prompts = [
-        (prompt, completion_params(model, parsed, len(prompt.token_ids))) for prompt in prompts_of(parsed, model)
-    ]
-    return _Asked(model, requested_constraint(parsed.structured_outputs, parsed.response_format), prompts)
+def _find_endpoint(controls: Controls, body: Any, path: str | None) -> Endpoint:
+    """The endpoint at this path; else the one whose field the body has; else the first one."""
+    generating = [endpoint for endpoint in controls.dialect.endpoints if endpoint.generates]
+    if path is not None:
+        found = next((endpoint for endpoint in generating if endpoint.path == path), None)
+        if found is None:
+            known = ", ".join(endpoint.path for endpoint in generating)
+            raise RequestError(f"{path} is no path that generates; those are {known}.", parameter="path")
+        return found
+    fields = body if isinstance(body, dict) else {}
+    return next((endpoint for endpoint in generating if endpoint.told_by in fields), generating[0])
 
 
-def _chat(state: ServerState, body: Any) -> _Asked:
-    parsed = validate(body, _CHAT_ADAPTER)
-    model = state.find_model(parsed.model)
-    check_setup(model, parsed)
-    prompt = render_prompt(model, parsed, parsed.messages)
-    params = chat_params(model, parsed, len(prompt.token_ids))
-    return _Asked(model, requested_constraint(parsed.structured_outputs, parsed.response_format), [(prompt, params)])
-
-
-def _prompt(
-    request: Request, body: dict[str, Any], asked: _Asked, prompt: Prompt, params: SamplingParams, top: int
+def _explain(
+    seen: ScriptRequest, prompt: Prompt, engine_request: EngineRequest, top: int, wire: Wire
 ) -> dict[str, Any]:
-    seen = script_request(request, body, asked.model, prompt, params)
-    rule, rows = None, {}
+    script, rule, rows = engine_request.model.script, None, {}
     try:
-        answer = asked.model.script.bind(seen)
+        answer = script.bind(seen)
         rule = answer.rule
-        rows = _rows(explain(Generation(Terms(asked.model, params, asked.constraint), seen, answer), top))
+        rows = _rows(explain(Generation(engine_request, seen, answer), top))
     except UnscriptedError as error:
-        rows = error.body()
+        _, rows = wire.error_reply(error)
     return {
         "prompt": prompt.text,
         "prompt_token_ids": list(prompt.token_ids),
         "rule": rule,
-        "passed_over": explain_passed_over(asked.model.script, seen, rule),
+        "passed_over": explain_passed_over(script, seen, rule),
         **rows,
     }
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stubserver.engine.generate import Generation, PositionLogprobs, Step, check_finite, process
+from stubserver.engine.generate import Generation, Step, check_finite, process
+from stubserver.engine.terms import Terms
 from stubserver.errors import ValidationError
-from stubserver.sampling.logits import Logits
-from stubserver.sampling.logprobs import gather_top
+from stubserver.sampling.logprobs import PositionLogprobs, gather_top
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.stages import StepState
 
@@ -29,9 +29,11 @@ def beam_search(generation: Generation, length_penalty: float) -> list[Step]:
     """
     params = generation.params
     width = params.n
+    # Each position is a request of its own to the engine, with nothing but the temperature.
+    terms = Terms(generation.model, SamplingParams(temperature=params.temperature, max_tokens=1))
     beams, ended = [_Beam()], list[_Beam]()
     for _ in range(params.max_tokens):
-        grown = [longer for beam in beams for longer in _grow(generation, beam)]
+        grown = [longer for beam in beams for longer in _grow(generation, terms, beam)]
         ended += [beam for beam in grown if beam.ended]
         going_on = sorted((beam for beam in grown if not beam.ended), key=lambda beam: -beam.score)
         beams = going_on[:width]
@@ -42,8 +44,8 @@ def beam_search(generation: Generation, length_penalty: float) -> list[Step]:
     return [_step(generation, beam) for beam in ranked[:width]]
 
 
-def _grow(generation: Generation, beam: _Beam) -> list[_Beam]:
-    position = _position(generation, beam.token_ids)
+def _grow(generation: Generation, terms: Terms, beam: _Beam) -> list[_Beam]:
+    position = _position(generation, terms, beam.token_ids)
     eos, params = generation.model.tokenizer.eos_token_id, generation.params
     longer = []
     for token_id, logprob in zip(position.token_ids, position.logprobs, strict=True):
@@ -53,23 +55,16 @@ def _grow(generation: Generation, beam: _Beam) -> list[_Beam]:
     return longer
 
 
-def _position(generation: Generation, token_ids: Sequence[int]) -> PositionLogprobs:
+def _position(generation: Generation, terms: Terms, token_ids: Sequence[int]) -> PositionLogprobs:
     model = generation.model
     prompt = (*generation.request.prompt_token_ids, *token_ids)
     raw = generation.logits(generation.request.prompt_token_ids, token_ids)
-    processed = _processed(generation, raw, prompt)
-    logits = raw if model.settings.logprobs_mode.startswith("raw") else processed
-    found = gather_top(logits, model.settings.logprobs_mode, processed.best, generation.params.logprobs or 0)
+    processed = process(terms, raw, StepState(prompt, (), custom_processors=model.custom_processors))
+    reported = raw if terms.reports_raw else processed
+    found = gather_top(reported, terms.mode, processed.best, generation.params.logprobs or 0)
     check_finite(found.logprobs)
     tokens = [model.tokenizer.token_text(token_id) for token_id in found.token_ids]
     return PositionLogprobs(found.token_ids, found.logprobs, tokens, found.ranks)
-
-
-def _processed(generation: Generation, raw: Logits, prompt: Sequence[int]) -> Logits:
-    """Each position is a request of its own to the engine, with nothing but the temperature."""
-    params = SamplingParams(temperature=generation.params.temperature, max_tokens=1)
-    state = StepState(prompt, (), custom_processors=generation.model.custom_processors)
-    return process(generation.model, raw, params, state)
 
 
 def _normalized(beam: _Beam, prompt_len: int, length_penalty: float) -> float:

@@ -9,7 +9,6 @@ from stubserver.engine.generate import Generation, process
 from stubserver.engine.grammar import Grammar
 from stubserver.engine.label_values import LabelValue, label_values, labels_asked
 from stubserver.sampling.logits import Logits
-from stubserver.sampling.stages import LOGIT_STAGES, SAMPLING_STAGES
 
 
 class TopToken(NamedTuple):
@@ -48,17 +47,17 @@ def explain(generation: Generation, top: int) -> Explanation:
 
 def _stages(generation: Generation) -> Iterator[tuple[str, Logits]]:
     """(stage, the row after it), in the order in which they are run; those that change nothing too."""
-    model, params = generation.model, generation.params
+    model, terms = generation.model, generation.asked.terms
     logits = generation.logits(generation.request.prompt_token_ids, ())
     yield "script", logits
-    if generation.terms.grammar:
-        logits = Grammar(generation.terms.grammar, model.grammar_tokens).apply(logits)
+    if terms.grammar:
+        logits = Grammar(terms.grammar, model.grammar_tokens).apply(logits)
         yield "structured_outputs", logits
-    state = generation.terms.state(generation.request.prompt_token_ids, ())
-    process(model, logits, params, state)  # only for its error, if a custom processor fails
-    for stage in LOGIT_STAGES[model.settings.model_runner] + (() if params.greedy else SAMPLING_STAGES):
-        logits = stage(logits, params, state)
-        yield stage.__name__.lstrip("_"), logits
+    state = terms.state(generation.request.prompt_token_ids, ())
+    process(terms, logits, state)  # only for its error, if a custom processor fails
+    for stage in terms.stages:
+        logits = stage(logits, terms.params, state)
+        yield stage.__name__, logits
 
 
 def _masking_stage(rows: dict[str, Logits], label: int) -> str | None:

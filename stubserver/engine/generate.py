@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from stubserver.dialects.vllm.trace_replay import follow_trace
 from stubserver.engine.grammar import Grammar
 from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
 from stubserver.engine.recorded import keep_to_recorded
-from stubserver.engine.terms import Terms
+from stubserver.engine.terms import EngineRequest, Terms
 from stubserver.errors import GenerationError, ValidationError
-from stubserver.sampling.logits import Kept, Logits
-from stubserver.sampling.logprobs import LogprobsMode, TokenLogprobs, gather_token_ids, gather_top
+from stubserver.memory import Memo
+from stubserver.sampling.logits import Logits
+from stubserver.sampling.logprobs import (
+    LogprobsMode,
+    PositionLogprobs,
+    TokenLogprobs,
+    gather_token_ids,
+    gather_top,
+)
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.sampler import draw, make_rng
 from stubserver.sampling.sampling_mask import sampling_mask
@@ -28,22 +33,11 @@ from stubserver.tokenizer.detokenizer import CONTEXT_TOKENS, REPLACEMENT, decode
 
 T = TypeVar("T")
 
-MOST_KEPT = 64
-"""Entries of a report that is kept."""
+MOST_ENTRIES = 64
+"""Entries of a report that is remembered."""
 
-
-@dataclass(slots=True, eq=False)
-class PositionLogprobs:
-    """The values reported for one position, with their tokens as text; the sampled (or prompt) token first.
-
-    kept: where others keep what they make of values that will be met again; None for others.
-    """
-
-    token_ids: Sequence[int]
-    logprobs: Sequence[float]
-    tokens: Sequence[str]
-    ranks: Sequence[int]
-    kept: Kept | None = None
+MOST_SHOWN = 16
+"""In how many ways such a report is remembered as the wire shows it."""
 
 
 class Step(NamedTuple):
@@ -69,47 +63,52 @@ class Generation:
     """One prompt of a request.
 
     answer: the script, bound to this request. forced: token ids per choice that decoding has to follow. tokenized:
-    whether the prompt's ids are the tokenizer's own, so that they need no check. `check` comes before the rest.
-    record: is told of every step, where somebody keeps a journal. aborted: ends all choices at their next step.
-    notes: what its values rest on that was never recorded; None where nobody asks. Raises UnrecordedError.
+    whether the prompt's ids are the tokenizer's own, so that they need no check. record: is told of every step, where
+    somebody keeps a journal. aborted: ends all choices at their next step. notes: what its values rest on that was
+    never recorded; None where nobody asks. Raises UnrecordedError.
     """
 
     def __init__(
         self,
-        terms: Terms,
+        asked: EngineRequest,
         request: ScriptRequest,
         answer: Answer,
         forced: Sequence[Sequence[int]] = (),
         *,
         tokenized: bool = False,
+        record: Recorder | None = None,
     ) -> None:
-        self.terms = terms
-        self.model = terms.model
-        self.params = terms.params
+        self.asked = asked
+        self.model = asked.model
         self.request = request
-        self.answer, self.notes = keep_to_recorded(answer, request, self.model, self.params, terms.constraint, forced)
+        self.answer, self.notes = keep_to_recorded(answer, request, asked, forced)
         self.forced = forced
         self.tokenized = tokenized
-        self.record: Recorder | None = None
+        self.record = record
         self.aborted = False
 
+    @property
+    def params(self) -> SamplingParams:
+        """What was asked for."""
+        return self.asked.params
+
     def check(self) -> None:
-        """Refuse what this model can't do. Raises ValidationError. In a stream, the 200 has gone out by then."""
-        if not self.terms.accepted:
-            self.terms.check()
+        """Refuse what this model can't do. Raises RequestError. In a stream, the 200 has gone out by then."""
+        self.asked.terms  # noqa: B018 - raises
         prompt, limit = self.request.prompt_token_ids, self.model.settings.max_model_len
         if len(prompt) >= limit:
-            raise no_room(len(prompt), limit)
+            raise ValidationError(
+                f"The prompt has {len(prompt)} tokens, and the context holds {limit}, the next one included.",
+                code="prompt_too_long",
+                length=len(prompt),
+                limit=limit,
+            )
         if not (self.tokenized and prompt):
             check_prompt(self.model, prompt)
-        if self.params.trace_decode_token_ids:
-            self.params = follow_trace(self.params, limit - len(prompt))
-            self.terms = Terms(self.model, self.params)
-            self.forced = [self.params.trace_decode_token_ids or ()]
 
     def steps(self) -> Iterator[tuple[int, Step]]:
         """(choice, step) of all n choices in turn, a token of each, until the last one has finished."""
-        return in_turn([_choose_tokens(self, index, _rng(self.terms, index)) for index in range(self.params.n)])
+        return in_turn([_choose_tokens(self, index) for index in range(self.params.n)])
 
     @cached_property
     def prompt_logprobs(self) -> list[PositionLogprobs | None]:
@@ -118,7 +117,7 @@ class Generation:
         No parameter of the request applies to them: the processed modes report the raw values.
         """
         model, prompt = self.model, self.request.prompt_token_ids
-        mode: LogprobsMode = "raw_logits" if model.settings.logprobs_mode.endswith("logits") else "raw_logprobs"
+        mode: LogprobsMode = "raw_logits" if self.asked.terms.mode.endswith("logits") else "raw_logprobs"
         positions: list[PositionLogprobs | None] = [None]
         for position in range(1, len(prompt)):
             logits = self.logits(prompt[:position], ())
@@ -134,11 +133,12 @@ class Generation:
         )
 
 
-def _choose_tokens(generation: Generation, index: int, rng: np.random.Generator | None) -> Iterator[Step]:
-    """The steps of one of the n outputs, a token each; the last one has the finish reason. rng: None if greedy."""
-    terms, request, record = generation.terms, generation.request, generation.record
+def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
+    """The steps of one of the n outputs, a token each; the last one has the finish reason."""
+    terms, request, record = generation.asked.terms, generation.request, generation.record
     model, params, prompt = terms.model, terms.params, request.prompt_token_ids
-    forced = generation.forced[index] if index < len(generation.forced) else ()
+    rng = _make_rng(terms, index)
+    forced = params.trace_decode_token_ids or (generation.forced[index] if index < len(generation.forced) else ())
     grammar = Grammar(terms.grammar, model.grammar_tokens) if terms.grammar else None
     detokenizer = model.tokenizer.detokenizer(prompt, skip_special_tokens=params.skip_special_tokens)
     # Without stop strings, text shows as it comes.
@@ -153,10 +153,10 @@ def _choose_tokens(generation: Generation, index: int, rng: np.random.Generator 
         raw = next_logits(context)
         if grammar is not None:
             raw = grammar.apply(raw)
-        # What was kept is found without what it takes to make it.
-        processed = raw.kept and raw.kept.get(params)
-        if not processed:
-            processed = process(model, raw, params, terms.state(prompt, output))
+        # What is remembered is found without what it takes to make it.
+        processed = None if raw.memo is None else raw.memo.processed.find(params)
+        if processed is None:
+            processed = process(terms, raw, terms.state(prompt, output))
         if len(output) < len(forced):
             token_id = forced[len(output)]
         else:
@@ -197,7 +197,8 @@ def _ending(terms: Terms, token_id: int, *, is_last: bool) -> tuple[str | None, 
     return ("length" if is_last else None), None
 
 
-def _rng(terms: Terms, index: int) -> np.random.Generator | None:
+def _make_rng(terms: Terms, index: int) -> np.random.Generator | None:
+    """What a choice is drawn with; None if the best token is taken."""
     if terms.greedy:
         return None
     seed = terms.params.seed
@@ -205,15 +206,15 @@ def _rng(terms: Terms, index: int) -> np.random.Generator | None:
 
 
 def _report(terms: Terms, logits: Logits, token_id: int, output: Sequence[int]) -> PositionLogprobs:
-    """The values to return for the token after `output`; those of shared logits are put together once."""
-    kept, key = logits.kept, (terms.reported, token_id)
-    position: PositionLogprobs | None = None if kept is None else kept.get(key)
+    """The values to return for the token after `output`; those of a row that comes again are put together once."""
+    memo, key = logits.memo, (terms.reported, token_id)
+    position: PositionLogprobs | None = None if memo is None else memo.reports.find(key)
     if position is None:
         found = _gather(logits, terms, token_id)
         position = decode_logprobs(terms.model, found, output[-CONTEXT_TOKENS:])
-        if kept is not None and _is_worth_keeping(position, terms.model):
-            position.kept = Kept()
-            kept.keep(key, position)
+        if memo is not None and _stands_alone(position, terms.model):
+            position.shown = Memo(MOST_SHOWN)
+            memo.reports.keep(key, position)
     return position
 
 
@@ -232,49 +233,36 @@ def _in_turn(sources: Sequence[Iterator[T]]) -> Iterator[tuple[int, T]]:
                 del going_on[number]
 
 
-def process(model: Model, raw: Logits, params: SamplingParams, state: StepState) -> Logits:
+def process(terms: Terms, raw: Logits, state: StepState) -> Logits:
     """Processed logits of one step. Raises GenerationError if a custom logits processor fails."""
     try:
-        return process_logits(raw, params, state, model.settings.model_runner)
+        return process_logits(raw, terms.params, state, terms.stages)
     except Exception as error:
-        if not model.custom_processors:
+        if not terms.model.custom_processors:
             raise
         raise GenerationError(f"{type(error).__name__}: {error} (in a custom logits processor)") from error
 
 
 def check_finite(values: Iterable[float]) -> None:
-    """Refuse NaN, which JSON can't carry; vLLM fails such a request too. Raises ValidationError."""
-    if any(value != value for value in values):
-        raise ValidationError("Out of range float values are not JSON compliant: nan")
+    """Refuse NaN, which JSON can't carry. Raises ValidationError."""
+    for value in values:
+        if value != value:
+            raise ValidationError("A value is no number, which JSON can't carry.", code="not_finite", value=value)
 
 
 def check_prompt(model: Model, prompt_token_ids: Sequence[int]) -> None:
     """Refuse a prompt that the model can't take. Raises ValidationError."""
     if not prompt_token_ids:
-        raise ValidationError("The decoder prompt cannot be empty")
+        raise ValidationError("The prompt has no tokens.", code="empty_prompt")
     for worst in (max(prompt_token_ids), min(prompt_token_ids)):
         if not 0 <= worst < model.prompt_vocab_size:
-            raise ValidationError(f"Token id {worst} is out of vocabulary")
-
-
-def no_room(prompt_len: int, limit: int) -> ValidationError:
-    """What vLLM says of a prompt that leaves no room for a token. Source: 0.32.0, `v1/engine/input_processor.py`."""
-    if prompt_len > limit:
-        return ValidationError(
-            f"The decoder prompt (length {prompt_len}) is longer than the maximum model length of {limit}. "
-            "Make sure that `max_model_len` is no smaller than the number of text tokens."
-        )
-    return ValidationError(
-        f"The decoder prompt (length {prompt_len}) plus the number of requested output tokens (at least 1) is longer "
-        f"than the maximum model length of {limit}. Make sure that `max_model_len` is no smaller than the number of "
-        "text tokens (prompt + requested output tokens)."
-    )
+            raise ValidationError(f"There is no token {worst}.", code="unknown_token", value=worst)
 
 
 def decode_logprobs(model: Model, found: TokenLogprobs, context: Sequence[int]) -> PositionLogprobs:
     """Values with their tokens as text; `context`: the tokens before, which may begin a character.
 
-    Raises ValidationError for NaN: JSON can't carry it, and vLLM fails such a request too.
+    Raises ValidationError for NaN.
     """
     check_finite(found.logprobs)
     tokens = decode_entries(model.tokenizer, found.token_ids, context)
@@ -282,14 +270,14 @@ def decode_logprobs(model: Model, found: TokenLogprobs, context: Sequence[int]) 
 
 
 def _gather(logits: Logits, terms: Terms, token_id: int) -> TokenLogprobs:
-    mode, params = terms.model.settings.logprobs_mode, terms.params
+    params = terms.params
     if params.logprob_token_ids:
-        return gather_token_ids(logits, mode, token_id, params.logprob_token_ids)
-    return gather_top(logits, mode, token_id, params.logprobs or 0)
+        return gather_token_ids(logits, terms.mode, token_id, params.logprob_token_ids)
+    return gather_top(logits, terms.mode, token_id, params.logprobs or 0)
 
 
-def _is_worth_keeping(position: PositionLogprobs, model: Model) -> bool:
+def _stands_alone(position: PositionLogprobs, model: Model) -> bool:
     """Small, and the same wherever it stands: what a part of a character shows depends on the tokens before."""
-    if len(position.token_ids) > MOST_KEPT:
+    if len(position.token_ids) > MOST_ENTRIES:
         return False
     return not any(model.tokenizer.token_text(token_id).endswith(REPLACEMENT) for token_id in position.token_ids)

@@ -38,11 +38,15 @@ def compile_constraint(kind: str, spec: Any) -> str:
             case _:
                 grammar = grammar_from("grammar", spec)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValidationError(f"Invalid grammar specification: {error}") from error
+        raise _invalid(f"Invalid grammar specification: {error}") from error
     problem = LLMatcher.validate_grammar(grammar, None)
     if problem:
-        raise ValidationError(f"Grammar error: {problem.strip()}")
+        raise _invalid(f"Grammar error: {problem.strip()}")
     return grammar
+
+
+def _invalid(detail: str) -> ValidationError:
+    return ValidationError(detail, code="invalid_grammar", detail=detail)
 
 
 class GrammarTokens:
@@ -104,4 +108,8 @@ class Grammar:
         if not self._matcher.is_stopped() and not self._matcher.consume_token(token_id):
             # The engine's own limits on a grammar's size end up here too; its first line says which.
             problem = self._matcher.get_error().partition("\n")[0]
-            raise ValidationError(f"token {token_id} can't come next in the request's grammar: {problem}")
+            raise ValidationError(
+                f"token {token_id} can't come next in the request's grammar: {problem}",
+                code="token_not_allowed",
+                value=token_id,
+            )

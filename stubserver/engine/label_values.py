@@ -8,8 +8,11 @@ from math import inf
 from typing import NamedTuple
 
 from stubserver.sampling.logits import Logits
-from stubserver.sampling.params import MAX_LOGPROB_TOKEN_IDS, SamplingParams
+from stubserver.sampling.params import SamplingParams
 from stubserver.tokenizer.protocol import Tokenizer
+
+MAX_LABELS = 128
+"""How many of the tokens that a request names are looked at."""
 
 
 class LabelValue(NamedTuple):
@@ -31,7 +34,7 @@ def asks_for_labels(params: SamplingParams) -> bool:
 def labels_asked(params: SamplingParams) -> list[int]:
     """The tokens that the request names, each once: the allowed ones, those to report, the biased ones; at most 128."""
     named = chain(params.allowed_token_ids or (), params.logprob_token_ids or (), params.logit_bias or ())
-    return list(islice(dict.fromkeys(named), MAX_LOGPROB_TOKEN_IDS))
+    return list(islice(dict.fromkeys(named), MAX_LABELS))
 
 
 def label_values(tokenizer: Tokenizer, raw: Logits, processed: Logits, token_ids: Iterable[int]) -> list[LabelValue]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from stubserver.config.settings import Settings
+from stubserver.engine.behaviour import Behaviour
 from stubserver.engine.grammar import GrammarTokens
 from stubserver.engine.stats import Stats
 from stubserver.sampling.processors import CustomProcessor
@@ -18,17 +19,18 @@ from stubserver.script.context import Script
 from stubserver.script.embeddings import Embeddings
 from stubserver.tokenizer.hf import HFTokenizer
 
-VLLM_VERSION = "0.32.0"
-"""The vLLM whose behaviour this is; GET /version reports it."""
-
 
 @dataclass(eq=False)
 class Model:
-    """A script with the tokenizer and the settings that it is served with. `stats`: what it has done so far."""
+    """A script with the tokenizer and the settings that it is served with, by a server of this behaviour.
+
+    stats: what it has done so far.
+    """
 
     settings: Settings
     tokenizer: HFTokenizer
     script: Script
+    behaviour: Behaviour
     custom_processors: Sequence[CustomProcessor] = ()
     embeddings: Embeddings = field(default_factory=Embeddings)
 
@@ -38,7 +40,7 @@ class Model:
     def reset(self) -> None:
         """Counters and seeds as at start."""
         self._seeds = np.random.Generator(np.random.PCG64(self.settings.seed % 2**128))
-        self.stats = Stats(self.settings.max_model_len)
+        self.stats = Stats(self.settings.max_model_len, self.behaviour.finish_reasons)
 
     @cached_property
     def name(self) -> str:
@@ -57,7 +59,7 @@ class Model:
 
     @cached_property
     def default_sampling_params(self) -> dict[str, Any]:
-        """What requests get that leave a field out, by vLLM's names."""
+        """What requests get that leave a field out."""
         return self.settings.override_generation_config.model_dump(exclude_none=True, exclude={"max_new_tokens"})
 
     @cached_property
@@ -72,9 +74,9 @@ class Model:
 
     @cached_property
     def system_fingerprint(self) -> str:
-        """As vLLM's: its version, and a digest of how the server is set up."""
+        """The server, its version, and a digest of how it is set up."""
         setup = self.settings.model_dump_json(exclude={"api_key"})
-        return f"vllm-{VLLM_VERSION}-{blake2b(setup.encode(), digest_size=4).hexdigest()}"
+        return f"{self.behaviour.server}-{self.behaviour.version}-{blake2b(setup.encode(), digest_size=4).hexdigest()}"
 
     def next_seed(self) -> int:
         """For a choice whose request has no seed: another one each time, the same series in every run of the server."""

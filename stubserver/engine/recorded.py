@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
-from stubserver.engine.model import Model
+from stubserver.engine.terms import EngineRequest
 from stubserver.errors import UnrecordedError
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.logprobs import LogprobsMode
@@ -80,9 +79,7 @@ class Wanted:
 def keep_to_recorded(
     answer: Answer,
     request: ScriptRequest,
-    model: Model,
-    params: SamplingParams,
-    constraint: tuple[str, Any] | None,
+    asked: EngineRequest,
     forced: Sequence[Sequence[int]],
 ) -> tuple[Answer, list[str] | None]:
     """(the answer, checked with every row that it gives; a list that says what the values rest on, empty if exact).
@@ -90,13 +87,14 @@ def keep_to_recorded(
     The answer itself and None where the model's values may rest on anything. Raises UnrecordedError, by what the first
     row and the request tell; the checked answer raises it too.
     """
-    settings = model.settings
+    model, params, settings = asked.model, asked.params, asked.model.settings
     if settings.unrecorded == "allow":
         return answer, None
-    kind, value = constraint or (None, ())
+    kind, value = asked.constraint or (None, ())
     labels = [label for label in value if label] if kind == "choice" else []
     starts = [model.tokenizer.encode(label, add_special_tokens=False)[0] for label in labels]
-    wanted = Wanted(params, settings.logprobs_mode, model.tokenizer, starts, kind not in (None, "choice"), forced)
+    mode = model.behaviour.mode(params, settings)
+    wanted = Wanted(params, mode, model.tokenizer, starts, kind not in (None, "choice"), forced)
     checked = _CheckedAnswer(answer, len(request.prompt_token_ids), wanted, refuses=settings.unrecorded == "refuse")
     checked.start(Context(request, request.prompt_token_ids, (), settings.seed))
     return answer._replace(next_logits=checked.next_logits), checked.notes

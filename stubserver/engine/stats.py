@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, count
 from time import perf_counter
 
-FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
-"""The reasons that vLLM shows from the start, each with a 0."""
-
 # Seconds.
 REQUEST_LATENCY_BUCKETS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
@@ -78,15 +75,18 @@ class Histogram:
 class Stats:
     """The counters of one model. clock: seconds from any fixed point.
 
-    prompt_tokens and generation_tokens count while requests run; `finished` and the other histograms at their end.
+    prompt_tokens and generation_tokens count while requests run; `finished` (which begins with
+    the finish_reasons) and the other histograms at their end.
     """
 
-    def __init__(self, max_model_len: int, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self, max_model_len: int, finish_reasons: Sequence[str], clock: Callable[[], float] = perf_counter
+    ) -> None:
         token_buckets = request_tokens_buckets(max_model_len)
         self.clock = clock
         self.prompt_tokens = 0
         self.generation_tokens = 0
-        self.finished = Counter(dict.fromkeys(FINISHED_REASONS, 0))
+        self.finished = Counter(dict.fromkeys(finish_reasons, 0))
         self.request_prompt_tokens = Histogram(token_buckets)
         self.request_generation_tokens = Histogram(token_buckets)
         self.time_to_first_token = Histogram(TIME_TO_FIRST_TOKEN_BUCKETS)

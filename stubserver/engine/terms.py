@@ -1,77 +1,78 @@
-"""The terms of a generation: what it is made under, whatever the prompt."""
+"""What a generation is asked for, and the terms on which it then runs, whatever the prompt says."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
 
-from stubserver.config.settings import Settings
-from stubserver.dialects.vllm.trace_replay import check_enabled, check_trace
+from stubserver.engine.behaviour import Circumstances, Constraint
 from stubserver.engine.grammar import compile_constraint
 from stubserver.engine.model import Model
-from stubserver.errors import ValidationError
-from stubserver.sampling.params import SamplingParams, check_model
-from stubserver.sampling.sampling_mask import check_sampling_mask
+from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.stages import StepState
 
 
-class Terms:
-    """A model, parameters and a constraint, with what follows from them; worked out once for requests that agree in it.
+class EngineRequest:
+    """What an endpoint asks of the engine, for a prompt of this length; one for requests that agree in all of it.
 
-    constraint: (kind, value) of structured outputs. grammar: the same compiled, once the terms are checked.
+    constraint: of structured outputs. The engine looks at it when it takes the request: `terms`.
+    """
+
+    def __init__(
+        self, model: Model, params: SamplingParams, constraint: Constraint | None = None, *, prompt_len: int
+    ) -> None:
+        self.model = model
+        self.params = params
+        self.constraint = constraint
+        self.prompt_len = prompt_len
+
+    @cached_property
+    def terms(self) -> Terms:
+        """The terms. Raises RequestError for what this model can't do; each time anew."""
+        model, behaviour = self.model, self.model.behaviour
+        circumstances = Circumstances(model.settings, model.vocab_size, self.constraint, self.prompt_len)
+        for check in behaviour.checks:
+            check(self.params, circumstances)
+        grammar = compile_constraint(*self.constraint) if self.constraint else None
+        for check in behaviour.late_checks:
+            check(self.params, circumstances)
+        return Terms(model, behaviour.adapt(self.params, circumstances), grammar)
+
+
+class Terms:
+    """A model, parameters that it can take and a compiled grammar, with what follows from them.
+
     ending_token_ids: EOS and the stop ids: what is masked while fewer than min_tokens tokens are out.
-    stop_reasons: token id → the stop reason of a choice that ends with it. vLLM looks for EOS first, which has none.
+    stop_reasons: token id → the stop reason of a choice that ends with it. EOS, which has none, is looked for first.
     reported: what tells one report of the same logits from another: the mode and which tokens are asked for; None if
     no logprobs are.
     """
 
     __slots__ = (
-        *("accepted", "constraint", "ending_token_ids", "grammar", "greedy", "model", "params", "reported"),
-        *("reports_raw", "returns_mask", "stop_reasons"),
+        *("ending_token_ids", "grammar", "greedy", "mode", "model", "params", "reported", "reports_raw"),
+        *("returns_mask", "stages", "stop_reasons"),
     )
 
-    def __init__(self, model: Model, params: SamplingParams, constraint: tuple[str, Any] | None = None) -> None:
-        mode, eos = model.settings.logprobs_mode, model.tokenizer.eos_token_id
+    def __init__(self, model: Model, params: SamplingParams, grammar: str | None = None) -> None:
+        behaviour, eos = model.behaviour, model.tokenizer.eos_token_id
         self.model = model
         self.params = params
-        self.constraint = constraint
-        self.grammar: str | None = None
+        self.grammar = grammar
         self.greedy = params.greedy
+        self.stages = behaviour.stages(params, model.settings)
+        self.mode = behaviour.mode(params, model.settings)
+        self.reports_raw = self.mode.startswith("raw")
+        self.returns_mask = model.settings.return_sampling_mask
         self.ending_token_ids = [*params.stop_token_ids, *([] if eos is None else [eos])]
         self.stop_reasons: dict[int, int | None] = {token_id: token_id for token_id in params.stop_token_ids}
         if eos is not None and not params.ignore_eos:
             self.stop_reasons[eos] = None
-        self.reported = (
-            (mode, params.logprobs, tuple(params.logprob_token_ids or ())) if params.wants_logprobs else None
-        )
-        self.reports_raw = mode.startswith("raw")
-        self.returns_mask = model.settings.return_sampling_mask
-        self.accepted = False
+        wanted = tuple(params.logprob_token_ids or ())
+        self.reported = (self.mode, params.logprobs, wanted) if params.wants_logprobs else None
 
     def state(self, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int]) -> StepState:
-        """What the pipeline may know of a step after these tokens."""
+        """What the stages may know of a step after these tokens."""
         processors = self.model.custom_processors
         return StepState(
             prompt_token_ids, output_token_ids, self.ending_token_ids, self.grammar is not None, processors
-        )
-
-    def check(self) -> None:
-        """Refuse what this model can't do. Raises ValidationError. Terms that are `accepted` need no other check."""
-        model, params, settings = self.model, self.params, self.model.settings
-        check_model(params, model.vocab_size, settings.max_logprobs)
-        check_thinking(params, settings)
-        check_trace(params, model, constrained=self.constraint is not None)
-        self.grammar = compile_constraint(*self.constraint) if self.constraint else None
-        if settings.return_sampling_mask:
-            check_sampling_mask(params)
-        check_enabled(params, settings)
-        self.accepted = True
-
-
-def check_thinking(params: SamplingParams, settings: Settings) -> None:
-    """Refuse a budget for thoughts where the server doesn't know thoughts. Raises ValidationError."""
-    if params.thinking_token_budget is not None and not settings.reasoning_parser:
-        raise ValidationError(
-            "thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-parser and/or "
-            "--reasoning-config to use thinking_token_budget."
         )

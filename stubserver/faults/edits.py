@@ -7,7 +7,8 @@ from typing import Any
 
 from stubserver.faults import keys
 from stubserver.faults.positions import Entry, Position, edit_positions
-from stubserver.sampling.logprobs import MASKED
+
+MASKED = -9999.0
 
 Document = dict[str, Any]
 Edit = Callable[[Document], Document | None]

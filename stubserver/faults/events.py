@@ -11,6 +11,7 @@ from enum import Enum
 from random import Random
 from typing import Any, Literal, NamedTuple
 
+from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.errors import GenerationError
 from stubserver.faults import keys
 from stubserver.faults.edits import Edit
@@ -95,7 +96,7 @@ def malforming(fault: keys.MalformedJsonKeys) -> Stage:
 
 def failing(fault: keys.ErrorEventKeys) -> Stage:
     """An error where an event should be, and no further event but [DONE]: as vLLM does when its engine fails."""
-    text = json.dumps(GenerationError(fault.message).body()).encode()
+    text = json.dumps(WIRE.error_reply(GenerationError(fault.message))[1]).encode()
 
     def stage(event: Event) -> Iterator[Item]:
         due = event.number == fault.after_events

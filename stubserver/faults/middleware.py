@@ -11,19 +11,21 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stubserver.asgi import CONTROL_PREFIX, find_header, json_object, read_body, replaying
+from stubserver.dialects.vllm.wire.codec import WIRE
+from stubserver.engine.generate import Generation
+from stubserver.engine.model import Model
 from stubserver.errors import ScriptError, ValidationError
 from stubserver.faults.board import FaultBoard
 from stubserver.faults.choice import Answered, Choice
 from stubserver.faults.fault import Fault, load_faults
 from stubserver.faults.replies import dead_engine
 from stubserver.faults.reply import Reply
-from stubserver.script.context import ScriptRequest
+from stubserver.sampling.params import SamplingParams
+from stubserver.script.context import Answer, ScriptRequest
+from stubserver.serving.observers import observe
 
 HEADER = "X-Stub-Faults"
 """The header with which a request brings faults of its own: a JSON list."""
-
-ANSWERED = "stubserver.answered"
-"""Where the scope has a list, if handlers are to put (request, answer) of each prompt there."""
 
 _HEADER = HEADER.lower().encode()
 
@@ -44,6 +46,23 @@ class Served(Protocol):
     def decode(self, model: Any, token_id: int) -> str:
         """A token's text; `model` is what a reply says of itself."""
         ...
+
+
+class _Answers:
+    """An observer that remembers what the script said to each prompt of a request."""
+
+    def __init__(self) -> None:
+        self.answers: Answered = []
+
+    def asked(self, model: Model, request: ScriptRequest, params: SamplingParams) -> None:
+        """Of no interest."""
+
+    def answered(self, request: ScriptRequest, answer: Answer) -> None:
+        """Remember it."""
+        self.answers.append((request, answer))
+
+    def started(self, generation: Generation) -> None:
+        """Of no interest."""
 
 
 class FaultMiddleware:
@@ -69,7 +88,7 @@ class FaultMiddleware:
         try:
             own = _read_header(header) if header is not None else ()
         except ScriptError as error:
-            return JSONResponse(ValidationError(str(error)).body(), 400)(scope, receive, send)
+            return JSONResponse(WIRE.error_reply(ValidationError(str(error)))[1], 400)(scope, receive, send)
         choice = Choice(self._board, scope["path"], own, self._generating)
         return self._answer(choice, scope, receive, send)
 
@@ -79,8 +98,9 @@ class FaultMiddleware:
             body = await read_body(receive)
             receive = replaying(body, receive)
         choice.before_handler(self._request(scope, body))
-        answered: Answered = []
-        scope[ANSWERED] = answered
+        hearer = _Answers()
+        observe(scope, hearer)
+        answered = hearer.answers
         in_place = choice.plan.in_place
         if in_place is not None:
             await read_body(receive)  # a connection that is closed with data unread is reset, at a moment of its own

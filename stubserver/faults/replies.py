@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stubserver.asgi import close_connection, until_gone
+from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.errors import GenerationError
 from stubserver.faults import keys
 
@@ -40,7 +41,7 @@ async def dead_engine(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] in ("/health", "/ping"):
         await Response(status_code=503)(scope, receive, send)
     else:
-        await JSONResponse(GenerationError(_ENGINE_DEAD).body(), 500)(scope, receive, send)
+        await JSONResponse(WIRE.error_reply(GenerationError(_ENGINE_DEAD))[1], 500)(scope, receive, send)
 
 
 def _status_reply(fault: keys.StatusKeys) -> Response:

@@ -19,13 +19,15 @@ from typing import Any, Final, NamedTuple
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stubserver.asgi import CONTROL_PREFIX
+from stubserver.engine.generate import Generation, Recorder
 from stubserver.engine.label_values import LabelValue, asks_for_labels, label_values, labels_asked
 from stubserver.engine.model import Model
 from stubserver.headers import without_secrets
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.params import SamplingParams
-from stubserver.script.context import ScriptRequest
+from stubserver.script.context import Answer, ScriptRequest
 from stubserver.script.passed_over import explain_passed_over
+from stubserver.serving.observers import observe
 from stubserver.tokenizer.protocol import Tokenizer
 
 SCOPE_KEY: Final = "stubserver.journal.journal"
@@ -107,7 +109,7 @@ class GenerationRecord:
         count = len(self._steps)
         if count < self._label_steps:
             self._steps.append((choice, token_id, raw, processed))
-            if raw.kept is None or len(processed.values) > SMALL_ROW:
+            if raw.memo is None or len(processed.values) > SMALL_ROW:
                 self.has_own_rows = True
         elif count < MAX_STEPS:
             self._steps.append((choice, token_id, None, None))
@@ -229,13 +231,21 @@ class Entry:
         rule = f", rule {self.rule}" if self.rule else ""
         return f"<{self.number}: {self.method} {self.path} → {self.status or 'no reply'}{rule}>"
 
-    def begin(self, model: Model, request: ScriptRequest, params: SamplingParams) -> GenerationRecord:
+    def asked(self, model: Model, request: ScriptRequest, params: SamplingParams) -> None:
         """A new record of a generation that this request asks for."""
         record = GenerationRecord(self, model, request, params)
         if self.truncated:
             record.shorten()
         self.generations.append(record)
-        return record
+
+    def answered(self, request: ScriptRequest, answer: Answer) -> Recorder:
+        """The rule, and the steps from now on."""
+        record = self.generations[-1]
+        record.rule = answer.rule
+        return record.add
+
+    def started(self, generation: Generation) -> None:
+        """Its steps are recorded already."""
 
     def received(self, message: Message) -> None:
         """Take a piece of the request's body."""
@@ -394,7 +404,8 @@ class JournalMiddleware:
         if scope["type"] != "http" or scope["path"].startswith(CONTROL_PREFIX):
             await self._app(scope, receive, send)
             return
-        entry = scope[SCOPE_KEY] = self._journal.open(scope)
+        entry = self._journal.open(scope)
+        observe(scope, entry)
 
         async def receiving() -> Message:
             message = await receive()
@@ -435,7 +446,7 @@ def _events(pieces: Sequence[tuple[float, bytes]]) -> Iterator[Event]:
 
 
 def _row_bytes(raw: Logits, processed: Logits) -> int:
-    own = [] if raw.kept is not None else [raw]
+    own = [] if raw.memo is not None else [raw]
     return sum(row.values.nbytes for row in (*own, *([] if processed is raw else [processed])))
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.errors import SettingsError
 from stubserver.playback.cassette import Cassette, read_cassette, write_cassette
 from stubserver.playback.errors import CassetteError
@@ -19,6 +18,7 @@ from stubserver.playback.to_script import make_script
 from stubserver.playback.upstream import Upstream
 from stubserver.playback.verify import verify_cassette
 from stubserver.sampling.logprobs import LogprobsMode
+from stubserver.serving.wire import Wire
 
 MODES: tuple[LogprobsMode, ...] = ("raw_logprobs", "processed_logprobs")
 
@@ -34,9 +34,11 @@ class Found:
         return int(self.anything)
 
 
-def run_cassette_command(name: str, file: str, **options: Any) -> tuple[Iterable[str], Found]:
+def run_cassette_command(name: str, file: str, wire: Wire, **options: Any) -> tuple[Iterable[str], Found]:
     """The lines of a command, made as they are read, and its status. Raises ConfigError, maybe while they are read."""
     found = Found()
+    if name == "to-script":  # until the branch `wire` is merged, where all commands have it
+        options["wire"] = wire
     return _COMMANDS[name](Path(file).expanduser(), found, **options), found
 
 
@@ -118,14 +120,14 @@ def _convert(path: Path, found: Found, output: str, cassette_redact: list[str]) 
     yield from (f"left out: {note}" for note in recording.left_out)
 
 
-def _to_script(path: Path, found: Found, output: str, tokenizer: str, logprobs_mode: str) -> Iterator[str]:
+def _to_script(path: Path, found: Found, output: str, tokenizer: str, logprobs_mode: str, wire: Wire) -> Iterator[str]:
     mode = next((each for each in MODES if each == logprobs_mode), None)
     if mode is None:
         raise SettingsError(
             f"--logprobs-mode: has to be {' or '.join(MODES)}: logits don't say how much the other tokens have "
             f"(got {logprobs_mode!r})"
         )
-    made = make_script(read_cassette(path), WIRE, tokenizer, mode)
+    made = make_script(read_cassette(path), wire, tokenizer, mode)
     try:
         Path(output).write_text(made.text, encoding="utf-8")
     except OSError as error:

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from stubserver.errors import ConfigError, RequestError
+from stubserver.errors import ConfigError
 
 
 class CassetteError(ConfigError):
     """A cassette can't be read, written or imported. The message says which file, which line and what to do."""
-
-
-class UpstreamError(RequestError):
-    """502: the server that is recorded can't be reached."""
-
-    status = 502
-    type = "BadGatewayError"

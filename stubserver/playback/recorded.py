@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stubserver.engine.generate import Generation
+from stubserver.engine.model import Model
+from stubserver.sampling.params import SamplingParams
+from stubserver.script.context import Answer, ScriptRequest
+from stubserver.serving.observers import observe
+
 HEADER = b"x-stub-recorded"
 EXACT = "exact"
-
-GENERATIONS: Final = "stubserver.generations"
-"""Where the scope of a request has a list, if endpoints are to put what they generate there."""
-
-
-class Noted(Protocol):
-    """What has to be known of a generation.
-
-    notes: what its values rest on, which may grow as long as it runs; None where that doesn't matter.
-    """
-
-    notes: Sequence[str] | None
 
 
 class Served(Protocol):
@@ -30,6 +24,24 @@ class Served(Protocol):
     def marks_recorded(self) -> bool:
         """Whether a model's script is made from recordings."""
         ...
+
+
+class _Notes:
+    """An observer that knows what a request's generations rest on. Each list may grow as long as they run."""
+
+    def __init__(self) -> None:
+        self.found: list[Sequence[str]] = []
+
+    def asked(self, model: Model, request: ScriptRequest, params: SamplingParams) -> None:
+        """Of no interest."""
+
+    def answered(self, request: ScriptRequest, answer: Answer) -> None:
+        """Of no interest."""
+
+    def started(self, generation: Generation) -> None:
+        """Remember its notes, if it has any to make."""
+        if generation.notes is not None:
+            self.found.append(generation.notes)
 
 
 class RecordedMiddleware:
@@ -45,14 +57,13 @@ class RecordedMiddleware:
         return answer(scope, receive, send)
 
     async def _mark(self, scope: Scope, receive: Receive, send: Send) -> None:
-        generations: list[Noted] = []
+        notes = _Notes()
+        observe(scope, notes)
 
         async def send_marked(message: Message) -> None:
-            notes = [generation.notes for generation in generations if generation.notes is not None]
-            if message["type"] == "http.response.start" and notes and message["status"] == 200:
-                found = "; ".join(dict.fromkeys(note for each in notes for note in each)) or EXACT
+            if message["type"] == "http.response.start" and notes.found and message["status"] == 200:
+                found = "; ".join(dict.fromkeys(note for each in notes.found for note in each)) or EXACT
                 message = {**message, "headers": [*message["headers"], (HEADER, found.encode("ascii", "replace"))]}
             await send(message)
 
-        scope[GENERATIONS] = generations
         await self._app(scope, receive, send_marked)

@@ -12,9 +12,9 @@ from zlib import error as EncodingError  # noqa: N812
 from starlette.types import Receive, Send
 
 from stubserver.asgi import until_gone
+from stubserver.errors import UpstreamError
 from stubserver.playback.cassette import CassetteWriter, make_header
 from stubserver.playback.encodings import unpack, unpacker
-from stubserver.playback.errors import UpstreamError
 from stubserver.playback.events import EventCutter
 from stubserver.playback.exchange import Event, Exchange, Headers, Reply, Request
 from stubserver.playback.redaction import Redaction, secrets_of

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from stubserver.errors import SettingsError
+from stubserver.errors import SettingsError, UpstreamError
 from stubserver.playback.encodings import accepted
-from stubserver.playback.errors import UpstreamError
 from stubserver.playback.exchange import Headers, Request
 from stubserver.playback.wire import passed_on
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stubserver.errors import UpstreamError
 from stubserver.playback.canonical import parse_json, shown
 from stubserver.playback.cassette import Cassette
-from stubserver.playback.errors import UpstreamError
 from stubserver.playback.events import EventCutter
 from stubserver.playback.exchange import Exchange, Request
 from stubserver.playback.redaction import REDACTED

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from starlette.types import Message, Receive, Scope, Send
 
+from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.errors import RequestError
 from stubserver.playback.exchange import Headers, Request
 
@@ -41,9 +42,9 @@ def start_message(status: int, headers: Iterable[tuple[str, str]]) -> Message:
 
 async def send_error(error: RequestError, send: Send) -> None:
     """A reply with the error's status and body."""
-    body = json.dumps(error.body(), ensure_ascii=True).encode()
+    body = json.dumps(WIRE.error_reply(error)[1], ensure_ascii=True).encode()
     headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
-    await send(start_message(error.status, headers))
+    await send(start_message(WIRE.error_reply(error)[0], headers))
     await send({"type": "http.response.body", "body": body})
 
 

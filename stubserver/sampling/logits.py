@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from stubserver.memory import Memo
+
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
@@ -22,20 +24,19 @@ FEW_TOKENS = 256
 
 _NEG_INF = np.float32(-np.inf)
 
-KEPT_RESULTS = 16
-"""How many results are kept with one thing."""
+MOST_PROCESSED = 16
+MOST_REPORTS = 64
+"""How many results are remembered with one row: what it becomes by parameters, and what is reported of it."""
 
 
-class Kept(dict[object, Any]):
-    """What was made of something that will be met again, by what it was made with."""
+class RowMemo:
+    """What was made of a row that comes again: by parameters, and by what was asked of it (and the token sampled)."""
 
-    __slots__ = ()
+    __slots__ = ("processed", "reports")
 
-    def keep(self, key: object, result: Any) -> None:
-        """Keep a result, in place of all others if they have become too many."""
-        if len(self) >= KEPT_RESULTS:
-            self.clear()
-        self[key] = result
+    def __init__(self) -> None:
+        self.processed: Memo[object, Logits] = Memo(MOST_PROCESSED)
+        self.reports: Memo[object, Any] = Memo(MOST_REPORTS)
 
 
 class Logits:
@@ -49,7 +50,7 @@ class Logits:
     and again pays for it once. `kept` is where others keep what they make of such a row; None for other rows.
     """
 
-    __slots__ = ("_best", "_logprobs", "_top", "kept", "token_ids", "values", "vocab_size")
+    __slots__ = ("_best", "_logprobs", "_top", "memo", "token_ids", "values", "vocab_size")
 
     def __init__(self, values: Floats, token_ids: Ids | None, vocab_size: int) -> None:
         self.values = values
@@ -58,7 +59,7 @@ class Logits:
         self._best: int | None = None
         self._logprobs: Floats | None = None
         self._top: Ids | None = None
-        self.kept: Kept | None = None
+        self.memo: RowMemo | None = None
 
     @classmethod
     def of(cls, row: ArrayLike) -> Logits:
@@ -67,8 +68,8 @@ class Logits:
         return cls(values, None, values.shape[0])
 
     def shared(self) -> Logits:
-        """The same object, for logits that will be met again: worth keeping what is made of them."""
-        self.kept = Kept()
+        """The same object, for logits that come again: worth remembering what is made of them."""
+        self.memo = RowMemo()
         return self
 
     def with_values(self, values: Floats) -> Logits:
@@ -170,7 +171,7 @@ class SparseLogits(Logits):
         self._grown = grown
         self.token_ids = None
         self.vocab_size = vocab_size
-        self.kept = None
+        self.memo = None
         self._forget()
 
     def __getattr__(self, name: str) -> Floats:

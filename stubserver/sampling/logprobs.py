@@ -6,17 +6,16 @@ Source of the facts: vLLM 0.32.0, `v1/sample/sampler.py` (what is gathered), `v1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from stubserver.memory import Memo
 from stubserver.sampling.logits import Floats, Logits
 
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
 LOGPROBS_MODES: tuple[LogprobsMode, ...] = get_args(LogprobsMode)
-
-MASKED = -9999.0
-"""What goes out in place of -inf, which JSON can't carry (in the logits modes too)."""
 
 
 class TokenLogprobs(NamedTuple):
@@ -29,6 +28,20 @@ class TokenLogprobs(NamedTuple):
     token_ids: list[int]
     logprobs: list[float]
     ranks: list[int]
+
+
+@dataclass(slots=True, eq=False)
+class PositionLogprobs:
+    """The same with the tokens as text.
+
+    shown: what the wire makes of values that come again, by how they are shown; None for others.
+    """
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    tokens: Sequence[str]
+    ranks: Sequence[int]
+    shown: Memo[object, Any] | None = None
 
 
 def mode_values(logits: Logits, mode: LogprobsMode) -> Floats:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import exp, fsum, inf, log
 
 import numpy as np
 
+from stubserver.memory import remembering
 from stubserver.sampling.logits import Floats, Logits, SparseLogits
 from stubserver.script.context import Context
 
@@ -102,8 +102,8 @@ class RowStore:
     def __init__(self, vocab_size: int, max_bytes: int = CACHE_BYTES) -> None:
         self.vocab_size = vocab_size
         self._most = max(16, max_bytes // (_BYTES_A_TOKEN * vocab_size))
-        self._sparse = lru_cache(maxsize=max(self._most, SPARSE_ROWS))(self._make_sparse)
-        self._dense = lru_cache(maxsize=self._most)(self._make_dense)
+        self._sparse = remembering(self._make_sparse, max(self._most, SPARSE_ROWS))
+        self._dense = remembering(self._make_dense, self._most)
         self._grown: deque[SparseLogits] = deque()
 
     def get(self, row: Row) -> Logits:

@@ -12,32 +12,36 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stubserver.errors import RequestError
-from stubserver.serving.body import UnparsableBodyError
-from stubserver.serving.openapi import Endpoint
-from stubserver.serving.replies import error_reply
+from stubserver.serving.dialect import Endpoint, Handler
+from stubserver.serving.sending import error_reply
 from stubserver.serving.state import STATE_KEY, ServerState
+from stubserver.serving.wire import Wire
 
 Answers = Mapping[tuple[str, str], ASGIApp]
 """(path, method) → the app that answers."""
 
 
-def make_answers(endpoints: Iterable[Endpoint], state: ServerState) -> Answers:
+def make_answers(endpoints: Iterable[Endpoint], state: ServerState, wire: Wire) -> Answers:
     """An app for each endpoint."""
-    return {(endpoint.path, endpoint.method): _answering(endpoint, state) for endpoint in endpoints}
+    return {(endpoint.path, endpoint.method): _answering(endpoint, state, wire) for endpoint in endpoints}
 
 
-def _answering(endpoint: Endpoint, state: ServerState) -> ASGIApp:
-    """A handler as an app; generating requests are in flight until their last byte has gone out."""
+def _answering(endpoint: Endpoint, state: ServerState, wire: Wire) -> ASGIApp:
+    """An endpoint as an app; generating requests are in flight until their last byte has gone out."""
     counted = int(endpoint.generates)
+    handler: Handler | None = None
 
     async def answering(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal handler
         scope[STATE_KEY] = state
         state.in_flight += counted
         try:
             try:
-                response = await endpoint.handler(Request(scope, receive, send))
+                if handler is None:
+                    handler = endpoint.load().handler
+                response = await handler(Request(scope, receive, send))
             except Exception as error:
-                response = _reply_to(error)
+                response = _reply_to(error, wire)
             await response(scope, receive, send)
         finally:
             state.in_flight -= counted
@@ -45,20 +49,19 @@ def _answering(endpoint: Endpoint, state: ServerState) -> ASGIApp:
     return answering
 
 
-def _reply_to(error: Exception) -> Response:
+def _reply_to(error: Exception, wire: Wire) -> Response:
     """What the client gets for what its handler raised; anything unforeseen is raised on, to Starlette's middleware."""
     if isinstance(error, RequestError):
-        return error_reply(error)
-    if isinstance(error, UnparsableBodyError):
-        return JSONResponse({"detail": "There was an error parsing the body"}, status_code=400)
+        return error_reply(error, wire)
     if isinstance(error, HTTPException):
-        return http_error_reply(error)
+        return http_error_reply(error, wire)
     raise error
 
 
-def http_error_reply(error: HTTPException) -> Response:
+def http_error_reply(error: HTTPException, wire: Wire) -> Response:
     """Where there is nothing to answer: no such path, another method."""
-    return JSONResponse({"detail": error.detail}, status_code=error.status_code, headers=error.headers)
+    body = wire.http_error(error.status_code, error.detail)
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
 
 class DispatchMiddleware:

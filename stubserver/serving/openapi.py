@@ -1,46 +1,22 @@
-"""GET /openapi.json, made from the table of routes."""
+"""openapi.json, made from the endpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import TypeAdapter
-from starlette.requests import Request
-from starlette.responses import Response
 
-from stubserver.dialects.vllm.protocol import ErrorReply
-
-Handler = Callable[[Request], Awaitable[Response]]
+from stubserver.serving.dialect import Endpoint, Route
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One route. `request` and `reply` are the models of the bodies, None where there is no JSON body.
-
-    generates: whether its requests count as running.
-    """
-
-    method: str
-    path: str
-    handler: Handler
-    summary: str
-    request: Any = None
-    reply: Any = None
-    generates: bool = False
-
-
-def describe(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of these routes."""
+def describe(endpoints: Iterable[Endpoint], version: str, error: Any = None) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of these endpoints. error: the model of the body of a refusal."""
     paths: dict[str, Any] = {}
     components: dict[str, Any] = {}
     for endpoint in endpoints:
-        operation: dict[str, Any] = {"summary": endpoint.summary, "responses": {"200": _reply(endpoint, components)}}
-        if endpoint.request is not None:
-            operation["requestBody"] = {"required": True, "content": _content(endpoint.request, components)}
-            error = {"description": "The request is refused", "content": _content(ErrorReply, components)}
-            operation["responses"] |= {"400": error, "404": error}
+        route = endpoint.load()
+        operation = _operation(endpoint, route, error, components)
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
@@ -50,10 +26,20 @@ def describe(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
     }
 
 
-def _reply(endpoint: Endpoint, components: dict[str, Any]) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, route: Route, error: Any, components: dict[str, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {"summary": endpoint.summary, "responses": {"200": _reply(route, components)}}
+    if route.request is not None:
+        operation["requestBody"] = {"required": True, "content": _content(route.request, components)}
+        if error is not None:
+            refused = {"description": "The request is refused", "content": _content(error, components)}
+            operation["responses"] |= {"400": refused, "404": refused}
+    return operation
+
+
+def _reply(route: Route, components: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"description": "Successful Response"}
-    if endpoint.reply is not None:
-        found["content"] = _content(endpoint.reply, components)
+    if route.reply is not None:
+        found["content"] = _content(route.reply, components)
     return found
 
 

@@ -13,11 +13,7 @@ from stubserver.config.profile import Profile
 from stubserver.config.settings import Settings
 from stubserver.engine.generate import Generation
 from stubserver.engine.model import Model
-from stubserver.errors import NotFoundError, PermissionDeniedError
-from stubserver.faults.board import FaultBoard
-from stubserver.faults.fault import Fault
-from stubserver.journal.journal import Journal
-from stubserver.playback.player import Player
+from stubserver.errors import NotFoundError
 
 T = TypeVar("T")
 
@@ -26,55 +22,36 @@ _HAS_FAULTS = attrgetter("script.has_faults")
 STATE_KEY: Final = "stubserver.state"
 """Where the scope of a request has the state."""
 
-LoadModels = Callable[[Any], tuple[Sequence[Model], Sequence[Fault]]]
-"""A script, in any form that create_app takes, → its models, and the faults of the server. Raises ConfigError."""
-
 
 class ServerState:
-    """Made once by create_app.
+    """What is served. in_flight: requests that are being answered."""
 
-    in_flight: requests that are being answered. journal, player: None if there is none. faults: what goes wrong with
-    replies.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        models: Sequence[Model],
-        faults: Sequence[Fault],
-        load_models: LoadModels,
-        player: Player | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, models: Sequence[Model]) -> None:
         self.settings = settings
-        self.player = player
-        self.faults = FaultBoard(faults)
         self.in_flight = 0
         self._streaming: WeakKeyDictionary[Generation, str] = WeakKeyDictionary()
-        self.journal = Journal(settings.journal_size) if settings.journal else None
-        self._load_models = load_models
         self._at_start = [(model, model.script) for model in models]
-        self._serve(models)
+        self.serve(models)
 
-    def load(self, script: Any) -> None:
-        """Serve this script in place of the present one, until the next `reset`. Raises ConfigError."""
-        models, faults = self._load_models(script)
-        self._serve(models)
-        self.faults.use(faults)
+    def serve(self, models: Sequence[Model]) -> None:
+        """Serve these models in place of the present ones, until the next `reset`."""
+        self.models = models
+        self._made: dict[Callable[[ServerState], Any], Any] = {}
+        self._by_name = {name: model for model in models for name in model.settings.served_model_name}
+        self.heeds_everything = not any(model.settings.profile.treatments for model in models)
+        """Whether no model has a profile that treats a parameter otherwise than the server does."""
+        self.marks_recorded = any(model.settings.unrecorded != "allow" for model in models)
+        """Whether a model's script is made from recordings, and replies say what they rest on."""
 
     def reset(self) -> None:
-        """As at start: the scripts, the faults, the counters, the seeds, the cassette; and nothing in the journal."""
+        """The models, their scripts, counters and seeds as at start."""
         for model, script in self._at_start:
             model.script = script
             model.reset()
-        self._serve([model for model, _ in self._at_start])
-        self.faults.reset()
-        if self.journal is not None:
-            self.journal.clear()
-        if self.player is not None:
-            self.player.rewind()
+        self.serve([model for model, _ in self._at_start])
 
     def follow(self, generation: Generation, request_id: str) -> None:
-        """Know a stream's generation by the id that its prompt has in vLLM's engine, for as long as it lives."""
+        """Know a stream's generation by the id that its prompt has in the engine, for as long as it lives."""
         self._streaming[generation] = request_id
 
     def abort(self, request_ids: Collection[str]) -> None:
@@ -90,23 +67,20 @@ class ServerState:
             made = self._made[make] = make(self)
         return made
 
-    def _serve(self, models: Sequence[Model]) -> None:
-        self.models = models
-        self._made: dict[Callable[[ServerState], Any], Any] = {}
-        self._by_name = {name: model for model in models for name in model.settings.served_model_name}
-        self.heeds_everything = not any(model.settings.profile.treatments for model in models)
-        """Whether no model has a profile that treats a parameter otherwise than vLLM does."""
-        self.marks_recorded = any(model.settings.unrecorded != "allow" for model in models)
-        """Whether a model's script is made from recordings, and replies say what they rest on."""
-
     def find_model(self, name: str | None) -> Model:
         """The model of this name; no name means the first one. Raises NotFoundError."""
         if not name:
             return self.models[0]
         model = self._by_name.get(name)
         if model is None:
-            message = f"The model `{name}` does not exist. Valid aliases: {', '.join(self._by_name)}."
-            raise NotFoundError(message, parameter="model")
+            known = list(self._by_name)
+            raise NotFoundError(
+                f"There is no model {name!r}; served are {', '.join(known)}.",
+                code="unknown_model",
+                parameter="model",
+                value=name,
+                known=known,
+            )
         return model
 
     @property
@@ -135,14 +109,4 @@ class ServerState:
 def server_state(request: Request) -> ServerState:
     """The state of the app that got this request."""
     state: ServerState = request.scope[STATE_KEY]
-    return state
-
-
-def scale_out_state(request: Request) -> ServerState:
-    """The state, for a route that is only there with --enable-scale-out. Raises PermissionDeniedError."""
-    state = server_state(request)
-    if not state.settings.enable_scale_out:
-        raise PermissionDeniedError(
-            "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
-        )
     return state

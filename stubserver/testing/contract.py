@@ -25,9 +25,9 @@ from typing import Any, ClassVar, Final
 
 import pytest
 
+import stubserver.testing.contract_scenes as scenes
 from stubserver.errors import TokenizerError
 from stubserver.script.tokens import TokenReader
-from stubserver.testing import contract_scenes as scenes
 from stubserver.testing.contract_properties import CLAUSE, DETAIL
 from stubserver.testing.contract_scenes import Scene
 from stubserver.testing.contract_verdict import ErrorTypes, Label, find_problem

@@ -39,7 +39,7 @@ class StubServer(Stub):
     def start(self) -> Self:
         """Listen; requests are answered when this returns. Raises SettingsError if the port can't be had."""
         if self._server is None:
-            settings = self._state.settings
+            settings = self._controls.served.settings
             self._server = _ThreadServer(self.app, bind(settings.host, settings.port))
             self._server.start()
         return self

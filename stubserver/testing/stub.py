@@ -7,14 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import stubserver.testing.assertions as assertions
 from stubserver.app import ScriptSource, create_app
+from stubserver.control.controls import Controls
 from stubserver.control.explain import explain_body
 from stubserver.engine.model import Model
 from stubserver.errors import SettingsError
 from stubserver.journal.journal import Entry, Journal
 from stubserver.script.file.amended import AmendedScript, amend, read_default
-from stubserver.serving.state import ServerState
-from stubserver.testing import assertions
 from stubserver.testing.rules import RuleChain
 from stubserver.tokenizer.hf import HFTokenizer
 
@@ -33,7 +33,7 @@ class Stub:
 
     def __init__(self, script: ScriptSource = None, **settings: Any) -> None:
         self.app = create_app(script, **{"journal": True, **settings})
-        self._state: ServerState = self.app.state.server
+        self._controls: Controls = self.app.state.server
         self._saved: tuple[HFTokenizer, TemporaryDirectory[str]] | None = None
 
     # What it says
@@ -55,11 +55,11 @@ class Stub:
         given = {"prompt": prompt, "model": model, "field": field, "header": header}
         when = {key: value for key, value in given.items() if value is not None}
         shown = name or f"on({', '.join(f'{key}={value!r}' for key, value in when.items())})"
-        return RuleChain(self._state.find_model(model), shown, when)
+        return RuleChain(self._controls.served.find_model(model), shown, when)
 
     def default(self, default: str | Mapping[str, Any], *, model: str | None = None) -> None:
         """What answers where no rule does: "random", "error", or a step such as {"logits": …, "rest": …}."""
-        served = self._state.find_model(model)
+        served = self._controls.served.find_model(model)
         value = dict(default) if isinstance(default, Mapping) else default
         read = read_default(value, served.tokenizer, served.vocab_size)
         script = amend(served.script, served.tokenizer)
@@ -67,27 +67,27 @@ class Stub:
 
     def load(self, script: ScriptSource) -> None:
         """Serve this script; what was said by `on` and `default` is gone. Raises ConfigError."""
-        self._state.load(script)
+        self._controls.load(script)
 
     def faults(self, *faults: Mapping[str, Any]) -> None:
         """Have these faults on the whole server, and no others; none at all by `stub.faults()`. Raises ConfigError."""
-        self._state.faults.replace([dict(fault) for fault in faults])
+        self._controls.faults.replace([dict(fault) for fault in faults])
 
     def reset(self) -> None:
         """As new: script, journal, faults, counters, seeds, and the cassette at its beginning."""
-        self._state.reset()
+        self._controls.reset()
 
     def close(self) -> None:
         """Let go of the cassette, so that others may record to it."""
-        if self._state.player is not None:
-            self._state.player.close()
+        if self._controls.player is not None:
+            self._controls.player.close()
 
     def explain(
         self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None, top: int = 10
     ) -> dict[str, Any]:
         """A dry run of a request body, as from /stub/explain. Raises RequestError for what would be refused."""
         raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items()]
-        return explain_body(self._state, dict(body), raw, top)
+        return explain_body(self._controls, dict(body), raw, top)
 
     # How to reach it
 
@@ -99,7 +99,7 @@ class Stub:
     @property
     def api_key(self) -> str:
         """A key that is accepted."""
-        return self._state.settings.api_key[0] if self._state.settings.api_key else NO_KEY
+        return self._controls.served.settings.api_key[0] if self._controls.served.settings.api_key else NO_KEY
 
     @property
     def tokenizer_path(self) -> Path:
@@ -155,10 +155,10 @@ class Stub:
 
     @property
     def _first(self) -> Model:
-        return self._state.models[0]
+        return self._controls.served.models[0]
 
     @property
     def _journal(self) -> Journal:
-        if self._state.journal is None:
+        if self._controls.journal is None:
             raise SettingsError("this stub keeps no journal: it was made with journal=False")
-        return self._state.journal
+        return self._controls.journal

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from stubserver.errors import ValidationError
+from stubserver.memory import remembered
 from stubserver.tokenizer.protocol import Tokenizer
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def render_chat(
     source = template or tokenizer.chat_template
     if source is None:
         raise ValidationError(
-            "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template "
-            "if the tokenizer does not define one."
+            f"The tokenizer {tokenizer.name!r} has no chat template, and the request brings none.",
+            code="no_chat_template",
         )
     if not messages:
-        raise ValidationError("Cannot apply chat template to an empty conversation. Provide at least one message.")
+        raise ValidationError("There are no messages to make a prompt of.", code="no_messages")
     shown = [dict(message) for message in messages]
     if continue_final_message and shown:
         shown[-1] = {**shown[-1], "content": str(shown[-1].get("content") or "") + _END_OF_FINAL_MESSAGE}
@@ -58,7 +58,7 @@ def render_chat(
     return text.partition(_END_OF_FINAL_MESSAGE)[0] if continue_final_message else text
 
 
-@lru_cache(maxsize=8)
+@remembered(most=8)
 def _compile(source: str) -> Template:
     from jinja2.exceptions import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment

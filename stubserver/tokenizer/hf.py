@@ -6,13 +6,14 @@ import json
 import re
 from array import array
 from collections.abc import Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders
 
 from stubserver.errors import TokenizerError, ValidationError
+from stubserver.memory import remembering
 from stubserver.tokenizer.detokenizer import REPLACEMENT, IncrementalDetokenizer, WholeTexts
 from stubserver.tokenizer.files import (
     TOKENIZER_FILE,
@@ -25,9 +26,6 @@ from stubserver.tokenizer.files import (
 from stubserver.tokenizer.pieces import Spelling, read_bytes, spell_bytes
 
 BUILTIN: Final = "builtin"
-
-# What vLLM 0.32.0 answers, with status 400, to a text with a lone surrogate: the words of `tokenizers`, handed on.
-_NOT_ENCODABLE: Final = "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
 
 _SHOWN_PARTS: Final = 8
 
@@ -81,8 +79,8 @@ class HFTokenizer:
         self._config = config
         self._spelling = Spelling.of(backend)
         self._texts: dict[int, str] = {}
-        self._encode_again = lru_cache(maxsize=_KEPT_TEXTS)(self._encode)
-        self._decode_again = lru_cache(maxsize=_KEPT_TEXTS)(self._decode)
+        self._encode_again = remembering(self._encode, _KEPT_TEXTS)
+        self._decode_again = remembering(self._decode, _KEPT_TEXTS)
 
     def __repr__(self) -> str:
         return f"HFTokenizer({self._name!r}, vocab_size={self.vocab_size})"
@@ -258,7 +256,7 @@ class HFTokenizer:
         try:
             return array("I", self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
         except TypeError as error:
-            raise ValidationError(_NOT_ENCODABLE) from error
+            raise ValidationError("The text has a lone surrogate, which has no UTF-8.", code="not_text") from error
 
     def _decode(self, packed: bytes, skip_special_tokens: bool) -> str:
         return self._backend.decode(array("I", packed).tolist(), skip_special_tokens=skip_special_tokens)

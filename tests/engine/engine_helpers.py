@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from stubserver.config.settings import Settings
+from stubserver.dialects.vllm.behaviour import VLLM_0_32_0
 from stubserver.engine.generate import Generation, Step
 from stubserver.engine.model import Model
-from stubserver.engine.terms import Terms
+from stubserver.engine.terms import EngineRequest
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.processors import CustomProcessor
 from stubserver.script.context import ScriptRequest
@@ -35,7 +36,7 @@ def says(*token_ids: int) -> Mapping[str, Any]:
 
 def model(script: Source, custom_processors: Sequence[CustomProcessor] = (), **settings: Any) -> Model:
     loaded = load_script(script)
-    return Model(Settings(**settings), loaded.tokenizer, loaded.script, custom_processors)
+    return Model(Settings(**settings), loaded.tokenizer, loaded.script, VLLM_0_32_0, custom_processors)
 
 
 def generation(
@@ -49,7 +50,9 @@ def generation(
     """Greedy unless the parameters say otherwise."""
     request = ScriptRequest("/v1/completions", "stub", model.tokenizer.decode(prompt), prompt, {}, {})
     wanted = SamplingParams(**{"temperature": 0.0, **params})
-    made = Generation(Terms(model, wanted, constraint), request, model.script.bind(request), forced)
+    made = Generation(
+        EngineRequest(model, wanted, constraint, prompt_len=len(prompt)), request, model.script.bind(request), forced
+    )
     made.check()
     return made
 

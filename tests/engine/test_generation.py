@@ -23,6 +23,7 @@ from engine_helpers import (
     t6_model,
 )
 
+from stubserver.dialects.vllm.wire.errors import error_reply
 from stubserver.errors import GenerationError, ValidationError
 
 UNIFORM = {"logits": dict.fromkeys(T6_LOGITS, 0.0)}
@@ -198,12 +199,19 @@ def test_prompt_logprobs_are_those_of_each_token_after_the_ones_before() -> None
 
 
 @pytest.mark.parametrize(
-    ("prompt", "message"),
-    [((), "The decoder prompt cannot be empty"), ((A, 6), "Token id 6 is out of vocabulary")],
+    ("prompt", "code", "value", "words"),
+    [
+        ((), "empty_prompt", None, "The decoder prompt cannot be empty"),
+        ((A, 6), "unknown_token", 6, "Token id 6 is out of vocabulary"),
+    ],
 )
-def test_a_prompt_that_the_model_cannot_take_is_refused(prompt: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
+def test_a_prompt_that_the_model_cannot_take_is_refused(
+    prompt: tuple[int, ...], code: str, value: int | None, words: str
+) -> None:
+    with pytest.raises(ValidationError) as caught:
         generation(t6_model(), prompt)
+    assert (caught.value.code, caught.value.value) == (code, value)
+    assert error_reply(caught.value)[1]["error"]["message"] == words
 
 
 def test_nan_is_refused() -> None:
@@ -211,8 +219,9 @@ def test_nan_is_refused() -> None:
     made = generation(
         t6_model(logprobs_mode="processed_logprobs"), bad_words_token_ids=[[i] for i in range(6)], logprobs=0
     )
-    with pytest.raises(ValidationError, match="not JSON compliant: nan"):
+    with pytest.raises(ValidationError) as caught:
         list(made.steps())
+    assert error_reply(caught.value)[1]["error"]["message"] == "Out of range float values are not JSON compliant: nan"
 
 
 def test_everything_masked_takes_token_0_where_no_logprobs_are_asked_for() -> None:

@@ -89,14 +89,14 @@ def test_truncate_top(server: Running, endpoint: str, stream: bool) -> None:
 @KINDS_OF_REPLY
 @pytest.mark.parametrize("by_id", [False, True])
 def test_drop_label(server: Running, endpoint: str, stream: bool, by_id: bool) -> None:
-    [token_id] = server.state.models[0].tokenizer.encode(" B", add_special_tokens=False)
+    [token_id] = server.state.served.models[0].tokenizer.encode(" B", add_special_tokens=False)
     seen = steps(server, {"kind": "drop_label", "label": token_id if by_id else " B"}, endpoint, stream)
     assert [token for token, _, _ in seen] == TOKENS
     assert [possible(top).keys() for _, _, top in seen] == [{" A", " é"}, {" é"}, {" A"}]
 
 
 def test_drop_label_where_tokens_are_shown_as_ids(server: Running) -> None:
-    [token_id] = server.state.models[0].tokenizer.encode(" B", add_special_tokens=False)
+    [token_id] = server.state.served.models[0].tokenizer.encode(" B", add_special_tokens=False)
     extra = {"return_tokens_as_token_ids": True}
     reply = server.complete({"kind": "drop_label", "label": token_id}, extra_body=extra)
     assert all(f"token_id:{token_id}" not in top for top in reply.choices[0].logprobs.top_logprobs)
@@ -169,7 +169,7 @@ def test_duplicate_keys_of_a_list(server: Running, stream: bool) -> None:
 @ENDPOINTS
 @KINDS_OF_REPLY
 def test_sort_top_by_value(server: Running, endpoint: str, stream: bool) -> None:
-    [token_id] = server.state.models[0].tokenizer.encode(" B", add_special_tokens=False)
+    [token_id] = server.state.served.models[0].tokenizer.encode(" B", add_special_tokens=False)
     fault = {"kind": "sort_top_by_value"}
     ask = server.complete if endpoint == "completions" else server.chat
     extra = {"extra_body": {"allowed_token_ids": [token_id]}, "max_tokens": 1, "stream": stream}
@@ -236,7 +236,7 @@ def test_faults_of_json_leave_errors_alone(server: Running) -> None:
 
 def test_faults_of_json_reach_token_ids_in_and_out() -> None:
     with serving(enable_scale_out=True) as server:
-        model = server.state.models[0]
+        model = server.state.served.models[0]
         from httpx import post
 
         body = {"token_ids": model.tokenizer.encode("x"), "sampling_params": {"max_tokens": 1, "logprobs": 3}}

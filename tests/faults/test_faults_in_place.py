@@ -82,9 +82,9 @@ def test_after_a_hang_the_server_is_idle(server: Running) -> None:
     with pytest.raises(openai.APITimeoutError):
         server.complete({"kind": "hang", "after_events": 1}, timeout=0.2)
     deadline = time.monotonic() + 5
-    while server.state.in_flight and time.monotonic() < deadline:
+    while server.state.served.in_flight and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert server.state.in_flight == 0
+    assert server.state.served.in_flight == 0
 
 
 @FULL_AND_STREAM

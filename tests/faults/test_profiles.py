@@ -48,7 +48,7 @@ def refusal(server: Running, **fields: Any) -> Any:
 
 
 def test_vllm_heeds_everything(profiles: Running) -> None:
-    assert profiles.state.models[0].tokenizer.encode(" B", add_special_tokens=False) == [B]
+    assert profiles.state.served.models[0].tokenizer.encode(" B", add_special_tokens=False) == [B]
     extras = {**EXTRAS, "allowed_token_ids": [B], "logprob_token_ids": [B]}
     [choice] = profiles.complete(model="vllm-0.32", max_tokens=1, extra_body=extras).choices
     assert (choice.text, choice.token_ids) == (" B", [B])
@@ -185,8 +185,8 @@ def test_base() -> None:
 
 def test_all_heeded_is_all_heeded() -> None:
     for profile in ("vllm-0.32", {"echo": "honour"}, {"base": "strips-logprobs", **STRIPS_NOTHING}):
-        assert create_app(SCRIPT, profile=profile).state.server.heeds_everything
-    assert not create_app(SCRIPT, profile="openai-like").state.server.heeds_everything
+        assert create_app(SCRIPT, profile=profile).state.server.served.heeds_everything
+    assert not create_app(SCRIPT, profile="openai-like").state.server.served.heeds_everything
 
 
 def test_another_script_has_a_profile_of_its_own() -> None:

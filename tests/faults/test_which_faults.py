@@ -154,7 +154,7 @@ def test_paths(server: Running) -> None:
 
 
 def test_what_answers_in_place_keeps_the_handler_from_running(server: Running) -> None:
-    stats = server.state.models[0].stats
+    stats = server.state.served.models[0].stats
     before = vars(stats).copy()
     server.post(status(429))
     assert vars(stats) == before

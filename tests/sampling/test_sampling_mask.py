@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import SPACE_A, SPACE_B, STARS, T6, only
 
+from stubserver.config.settings import Settings
+from stubserver.dialects.vllm.behaviour import VLLM_0_32_0
+from stubserver.dialects.vllm.checks import check_sampling_mask
+from stubserver.dialects.vllm.wire.errors import error_reply
+from stubserver.engine.behaviour import Circumstances
 from stubserver.errors import ValidationError
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.logprobs import gather_top
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.sampler import draw, make_rng
-from stubserver.sampling.sampling_mask import check_sampling_mask, sampling_mask
-from stubserver.sampling.stages import StepState, process_logits
+from stubserver.sampling.sampling_mask import sampling_mask
+from stubserver.sampling.stages import Stage, StepState, process_logits
 
 WIDTH = 24
 
@@ -41,8 +48,17 @@ any_params = st.builds(
 )
 
 
+MASKS = Circumstances(
+    Settings(return_sampling_mask=True, logprobs_mode="processed_logprobs"), WIDTH, constraint=None, prompt_len=1
+)
+
+
+def v2(params: SamplingParams) -> Sequence[Stage]:
+    return VLLM_0_32_0.stages(params, Settings(model_runner="v2"))
+
+
 def process(row: list[float], params: SamplingParams) -> Logits:
-    return process_logits(Logits.of(row), params, StepState([0, 1], [2, 3, 2], ending_token_ids=[5]), "v2")
+    return process_logits(Logits.of(row), params, StepState([0, 1], [2, 3, 2], ending_token_ids=[5]), v2(params))
 
 
 @pytest.mark.parametrize(
@@ -57,20 +73,22 @@ def process(row: list[float], params: SamplingParams) -> Logits:
     ],
 )
 def test_mask_of_t6(fields: dict[str, object], mask: list[int]) -> None:
-    processed = process_logits(Logits.of(T6), SamplingParams(**fields), StepState([], []), "v2")  # type: ignore[arg-type]
+    params = SamplingParams(**fields)  # type: ignore[arg-type]
+    processed = process_logits(Logits.of(T6), params, StepState([], []), v2(params))
     assert sampling_mask(processed) == mask
 
 
 def test_logprobs_of_the_mask_of_t6() -> None:
     """(4 - 6) / 0.5 = -4, so the two are exp(-4) to 1."""
     params = SamplingParams(temperature=0.5, top_k=2)
-    processed = process_logits(Logits.of(T6), params, StepState([], []), "v2")
+    processed = process_logits(Logits.of(T6), params, StepState([], []), v2(params))
     found = processed.logprobs[processed.positions(sampling_mask(processed))]
     assert found == pytest.approx([-4.018150, -0.018150], abs=1e-6)
 
 
 def test_tokens_that_tie_with_the_last_one_are_all_in() -> None:
-    processed = process_logits(Logits.of([1, 2, 2, 2, 0]), SamplingParams(top_k=2), StepState([], []), "v2")
+    params = SamplingParams(top_k=2)
+    processed = process_logits(Logits.of([1, 2, 2, 2, 0]), params, StepState([], []), v2(params))
     assert sampling_mask(processed) == [1, 2, 3]
 
 
@@ -133,9 +151,10 @@ def test_raw_logprobs_renormalised_over_the_mask_are_the_processed_ones(
 )
 def test_refusals(fields: dict[str, float], message: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        check_sampling_mask(SamplingParams(**fields))  # type: ignore[arg-type]
-    assert caught.value.body()["error"] == {"message": message, "type": "BadRequestError", "param": None, "code": 400}
+        check_sampling_mask(SamplingParams(**fields), MASKS)  # type: ignore[arg-type]
+    error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
+    assert error_reply(caught.value) == (400, {"error": error})
 
 
 def test_temperature_and_top_k_are_all_it_takes() -> None:
-    check_sampling_mask(SamplingParams(temperature=0.01, top_k=1))
+    check_sampling_mask(SamplingParams(temperature=0.01, top_k=1), MASKS)

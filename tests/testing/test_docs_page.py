@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stubserver.dialects.vllm.endpoints import ENDPOINTS
+from stubserver.app import create_app
 from stubserver.testing import Stub, StubServer
 from stubserver.testing.contract import CLAUSES, LabelReadbackContract, LabelRequest
 from stubserver.testing.rules import RuleChain
@@ -71,7 +71,7 @@ def test_commands(server: StubServer) -> None:
     assert server.requests == []
 
 
-@pytest.mark.parametrize("endpoint", [each for each in ENDPOINTS if each.path.startswith("/stub/")])
+@pytest.mark.parametrize("endpoint", [each for each in create_app().state.endpoints if each.path.startswith("/stub/")])
 def test_every_control_route_is_on_the_page(endpoint: object) -> None:
     method, path = endpoint.method, endpoint.path  # type: ignore[attr-defined]
     assert re.search(rf"^\| `{method}( {path}`|` or `\w+ {path}`)|^\| `\w+` or `{method} {path}`", PAGE, re.MULTILINE)

@@ -68,7 +68,7 @@ def test_the_marker_gives_a_test_its_own_server(pytester: pytest.Pytester) -> No
     @pytest.mark.stubserver(script=SCRIPT, logprobs_mode="processed_logits")
     def test_marked(stubserver, stubserver_in_process):
         for stub in (stubserver, stubserver_in_process):
-            assert stub.app.state.server.settings.logprobs_mode == "processed_logits"
+            assert stub.app.state.server.served.settings.logprobs_mode == "processed_logits"
         assert text(stubserver, "p") == " B"
 
     @pytest.mark.stubserver(SCRIPT)
@@ -77,7 +77,7 @@ def test_the_marker_gives_a_test_its_own_server(pytester: pytest.Pytester) -> No
             assert text(stubserver, "p") == " B"
 
     def test_unmarked(stubserver):
-        assert stubserver.app.state.server.settings.logprobs_mode == "raw_logprobs"
+        assert stubserver.app.state.server.served.settings.logprobs_mode == "raw_logprobs"
     """,
         passed=3,
     )
@@ -168,12 +168,12 @@ def test_options_of_the_command_line(pytester: pytest.Pytester) -> None:
     def test_options(stubserver, make_stubserver):
         for stub in (stubserver, make_stubserver()):
             assert text(stub, "p") == " B"
-            assert stub.app.state.server.settings.logprobs_mode == "processed_logprobs"
+            assert stub.app.state.server.served.settings.logprobs_mode == "processed_logprobs"
 
     @pytest.mark.stubserver({"rules": [{"steps": [{"text": " A"}]}]}, logprobs_mode="raw_logits")
     def test_own_settings_win(stubserver):
         assert text(stubserver, "p") == " A"
-        assert stubserver.app.state.server.settings.logprobs_mode == "raw_logits"
+        assert stubserver.app.state.server.served.settings.logprobs_mode == "raw_logits"
     """,
         "--stub-script=script.yaml",
         "--stub-logprobs-mode=processed_logprobs",

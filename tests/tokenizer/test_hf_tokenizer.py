@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.processors import TemplateProcessing
 
+from stubserver.dialects.vllm.wire.errors import error_reply
 from stubserver.errors import TokenizerError, ValidationError
 from stubserver.tokenizer.hf import HFTokenizer, builtin_directory, load_tokenizer
 from stubserver.tokenizer.protocol import Tokenizer as TokenizerProtocol
@@ -98,7 +99,7 @@ def test_an_unknown_id_is_nothing(token_id: int) -> None:
 def test_a_lone_surrogate_is_refused_in_the_servers_words() -> None:
     with pytest.raises(ValidationError) as raised:
         BUILTIN.encode("a\ud800b")
-    assert raised.value.body() == {
+    assert error_reply(raised.value)[1] == {
         "error": {
             "message": "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]",
             "type": "BadRequestError",

@@ -1,149 +1,189 @@
-"""The routes, as data: the app serves them, openapi.json describes them, a test holds the docs to them."""
+"""vLLM's routes, as data: the app serves them, openapi.json describes them, a test holds the docs to them.
+
+What answers at a route is imported with its first request.
+"""
 
 from __future__ import annotations
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from stubserver import __version__
-from stubserver.control import routes as control
-from stubserver.dialects.vllm.chat import serving as chat
-from stubserver.dialects.vllm.chat.protocol import (
-    ChatCompletionBatchRequest,
-    ChatCompletionReply,
-    ChatCompletionRequest,
-)
-from stubserver.dialects.vllm.completions import serving as completions
-from stubserver.dialects.vllm.completions.protocol import CompletionReply, CompletionRequest
-from stubserver.dialects.vllm.embeddings import serving as embeddings
-from stubserver.dialects.vllm.embeddings.protocol import EmbeddingReply, EmbeddingRequest
-from stubserver.dialects.vllm.generate import serving as generate
-from stubserver.dialects.vllm.generate.protocol import AbortRequest, GenerateReply, GenerateRequest
-from stubserver.dialects.vllm.metrics import serving as metrics
-from stubserver.dialects.vllm.models import serving as models
-from stubserver.dialects.vllm.models.protocol import ModelList
-from stubserver.dialects.vllm.render import serving as render
-from stubserver.dialects.vllm.scoring import serving as scoring
-from stubserver.dialects.vllm.scoring.protocol import ScoringReply, ScoringRequest
-from stubserver.dialects.vllm.status import serving as instrumentator
-from stubserver.dialects.vllm.systemone import serving as decisions
-from stubserver.dialects.vllm.systemone.protocol import DecisionReply, DecisionRequest
-from stubserver.dialects.vllm.tokenize import serving as tokenize
-from stubserver.dialects.vllm.tokenize.protocol import (
-    DetokenizeReply,
-    DetokenizeRequest,
-    TokenizeReply,
-    TokenizeRequest,
-)
-from stubserver.serving.openapi import Endpoint, describe
-from stubserver.serving.replies import json_reply
+from stubserver.serving.dialect import Endpoint, Route
 
 
-async def show_openapi(request: Request) -> Response:
-    """The description of all routes."""
-    return json_reply(describe(ENDPOINTS, __version__))
+def _completions() -> Route:
+    from stubserver.dialects.vllm.completions.serving import ROUTE
+
+    return ROUTE
+
+
+def _chat() -> Route:
+    from stubserver.dialects.vllm.chat.serving import ROUTE
+
+    return ROUTE
+
+
+def _chat_batch() -> Route:
+    from stubserver.dialects.vllm.chat.serving import BATCH
+
+    return BATCH
+
+
+def _scoring() -> Route:
+    from stubserver.dialects.vllm.scoring.serving import ROUTE
+
+    return ROUTE
+
+
+def _systemone() -> Route:
+    from stubserver.dialects.vllm.systemone.serving import ROUTE
+
+    return ROUTE
+
+
+def _embeddings() -> Route:
+    from stubserver.dialects.vllm.embeddings.serving import ROUTE
+
+    return ROUTE
+
+
+def _generate() -> Route:
+    from stubserver.dialects.vllm.generate.serving import ROUTE
+
+    return ROUTE
+
+
+def _abort() -> Route:
+    from stubserver.dialects.vllm.generate.serving import ABORT
+
+    return ABORT
+
+
+def _render_completion() -> Route:
+    from stubserver.dialects.vllm.render.serving import COMPLETION
+
+    return COMPLETION
+
+
+def _render_chat() -> Route:
+    from stubserver.dialects.vllm.render.serving import CHAT
+
+    return CHAT
+
+
+def _models() -> Route:
+    from stubserver.dialects.vllm.models.serving import ROUTE
+
+    return ROUTE
+
+
+def _tokenize() -> Route:
+    from stubserver.dialects.vllm.tokenize.serving import TOKENIZE
+
+    return TOKENIZE
+
+
+def _detokenize() -> Route:
+    from stubserver.dialects.vllm.tokenize.serving import DETOKENIZE
+
+    return DETOKENIZE
+
+
+def _health() -> Route:
+    from stubserver.dialects.vllm.status.serving import HEALTH
+
+    return HEALTH
+
+
+def _version() -> Route:
+    from stubserver.dialects.vllm.status.serving import VERSION
+
+    return VERSION
+
+
+def _load() -> Route:
+    from stubserver.dialects.vllm.status.serving import LOAD
+
+    return LOAD
+
+
+def _metrics() -> Route:
+    from stubserver.dialects.vllm.metrics.serving import ROUTE
+
+    return ROUTE
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST",
         "/v1/completions",
-        completions.create_completion,
         "Complete prompts, full or as a stream",
-        CompletionRequest,
-        CompletionReply,
+        _completions,
         generates=True,
+        told_by="prompt",
     ),
     Endpoint(
         "POST",
         "/v1/chat/completions",
-        chat.create_chat_completion,
         "Answer a conversation, full or as a stream",
-        ChatCompletionRequest,
-        ChatCompletionReply,
+        _chat,
         generates=True,
+        told_by="messages",
     ),
     Endpoint(
         "POST",
         "/v1/chat/completions/batch",
-        chat.create_batch_chat_completion,
         "Answer several conversations in one reply",
-        ChatCompletionBatchRequest,
-        ChatCompletionReply,
+        _chat_batch,
         generates=True,
     ),
     Endpoint(
         "POST",
         "/generative_scoring",
-        scoring.create_generative_scoring,
         "The probability of a label after a query and each of some items",
-        ScoringRequest,
-        ScoringReply,
+        _scoring,
         generates=True,
+        told_by="label_token_ids",
     ),
     Endpoint(
         "POST",
         "/v1/systemone",
-        decisions.create_decision,
         "Typed questions about a state, answered by label probabilities",
-        DecisionRequest,
-        DecisionReply,
+        _systemone,
         generates=True,
+        told_by="questions",
     ),
-    Endpoint(
-        "POST",
-        "/v1/embeddings",
-        embeddings.create_embedding,
-        "A vector for each input, scripted or seeded",
-        EmbeddingRequest,
-        EmbeddingReply,
-        generates=True,
-    ),
+    Endpoint("POST", "/v1/embeddings", "A vector for each input, scripted or seeded", _embeddings, generates=True),
     Endpoint(
         "POST",
         "/inference/v1/generate",
-        generate.generate,
         "Token ids in, token ids out, with sampling masks if set up so; 403 without `--enable-scale-out`",
-        GenerateRequest,
-        GenerateReply,
+        _generate,
         generates=True,
+        told_by="token_ids",
     ),
     Endpoint(
         "POST",
         "/inference/v1/abort_requests",
-        generate.abort_requests,
         "Ends streams that are under way, by their ids; 403 without `--enable-scale-out`",
-        AbortRequest,
+        _abort,
     ),
     Endpoint(
         "POST",
         "/v1/completions/render",
-        render.render_completion,
         "What a completion request becomes: token ids and sampling parameters",
-        CompletionRequest,
+        _render_completion,
     ),
     Endpoint(
         "POST",
         "/v1/chat/completions/render",
-        render.render_chat_completion,
         "What a chat request becomes: token ids and sampling parameters",
-        ChatCompletionRequest,
+        _render_chat,
     ),
-    Endpoint("GET", "/v1/models", models.list_models, "The served names", None, ModelList),
-    Endpoint("POST", "/tokenize", tokenize.tokenize, "Text or messages to token ids", TokenizeRequest, TokenizeReply),
-    Endpoint("POST", "/detokenize", tokenize.detokenize, "Token ids to text", DetokenizeRequest, DetokenizeReply),
-    Endpoint("GET", "/health", instrumentator.health, "200 as soon as the server is ready"),
-    Endpoint("GET", "/ping", instrumentator.health, "The same"),
-    Endpoint("POST", "/ping", instrumentator.health, "The same"),
-    Endpoint("GET", "/version", instrumentator.show_version, "The version of vLLM that is imitated"),
-    Endpoint("GET", "/load", instrumentator.server_load, "How many requests are being answered"),
-    Endpoint("GET", "/metrics", metrics.show_metrics, "Counters in Prometheus' text format"),
-    Endpoint("GET", "/stub/requests", control.list_requests, "The journal: requests, replies, and what led to them"),
-    Endpoint("DELETE", "/stub/requests", control.clear_requests, "Forget them"),
-    Endpoint("PUT", "/stub/script", control.put_script, "Serve another script, until the next reset"),
-    Endpoint("PUT", "/stub/faults", control.put_faults, "Have these faults and no others"),
-    Endpoint("POST", "/stub/reset", control.reset, "Script, journal, faults, counters and seeds as at start"),
-    Endpoint("GET", "/stub/explain", control.explain, "Which rule would answer this body, and with what values"),
-    Endpoint("POST", "/stub/explain", control.explain, "The same"),
-    Endpoint("GET", "/openapi.json", show_openapi, "This description"),
+    Endpoint("GET", "/v1/models", "The served names", _models),
+    Endpoint("POST", "/tokenize", "Text or messages to token ids", _tokenize),
+    Endpoint("POST", "/detokenize", "Token ids to text", _detokenize),
+    Endpoint("GET", "/health", "200 as soon as the server is ready", _health),
+    Endpoint("GET", "/ping", "The same", _health),
+    Endpoint("POST", "/ping", "The same", _health),
+    Endpoint("GET", "/version", "The version of vLLM that is imitated", _version),
+    Endpoint("GET", "/load", "How many requests are being answered", _load),
+    Endpoint("GET", "/metrics", "Counters in Prometheus' text format", _metrics),
 )

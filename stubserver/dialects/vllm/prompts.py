@@ -7,19 +7,9 @@ from typing import Literal, NamedTuple
 
 from stubserver.engine.model import Model
 from stubserver.errors import ValidationError
+from stubserver.serving.asked import Prompt
 
 PromptInput = Sequence[int] | Sequence[Sequence[int]] | str | Sequence[str]
-
-
-class Prompt(NamedTuple):
-    """`text` is what echo shows: the text as it came (not truncated), or the ids decoded.
-
-    tokenized: whether the ids are the tokenizer's own, and not the client's.
-    """
-
-    token_ids: list[int]
-    text: str
-    tokenized: bool = False
 
 
 class Truncation(NamedTuple):

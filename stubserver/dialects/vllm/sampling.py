@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from stubserver.dialects.vllm.checks import check_beam_width, check_values
+from stubserver.engine.beam_search import beam_search
+from stubserver.engine.generate import Generation, Step
 from stubserver.engine.model import Model
 from stubserver.errors import ValidationError
-from stubserver.sampling.params import (
-    SamplingParams,
-    check_beam_width,
-    check_values,
-    effective_temperature,
-    parse_logit_bias,
-)
+from stubserver.sampling.params import SamplingParams
 from stubserver.tokenizer.protocol import Tokenizer
+
+LOWEST_TEMPERATURE = 1e-2
+"""A temperature between 0 and this is raised to it: so only 0 itself is greedy."""
 
 
 class SamplingFields(Protocol):
@@ -140,3 +140,41 @@ def bad_words_token_ids(tokenizer: Tokenizer, bad_words: Sequence[str]) -> list[
         if spaced and spaced[0] != bare[0] and len(spaced) == len(bare):
             sequences.append(spaced)
     return sequences
+
+
+def effective_temperature(temperature: float) -> float:
+    """The temperature that is sampled with: tiny ones are raised."""
+    return LOWEST_TEMPERATURE if 0 < temperature < LOWEST_TEMPERATURE else temperature
+
+
+def parse_logit_bias(logit_bias: Mapping[str, float] | None) -> dict[int, float] | None:
+    """JSON's string keys → token ids; values clamped to [-100, 100]."""
+    if logit_bias is None:
+        return None
+    bad_keys = [key for key in logit_bias if not _is_int(key)]
+    if bad_keys:
+        message = f"logit_bias contains key(s) that cannot be converted to integer token IDs: {bad_keys!r}"
+        raise ValidationError(message, parameter="logit_bias", value=bad_keys)
+    return {int(key): min(100.0, max(-100.0, bias)) for key, bias in logit_bias.items()}
+
+
+def _is_int(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
+class BeamFields(Protocol):
+    """What of a request says how its tokens are chosen."""
+
+    use_beam_search: bool
+    length_penalty: float
+
+
+def steps_of(generation: Generation, request: BeamFields) -> Iterator[tuple[int, Step]]:
+    """(choice, step) as they are generated; of a beam search, a step a choice."""
+    if request.use_beam_search:
+        return enumerate(beam_search(generation, request.length_penalty))
+    return generation.steps()

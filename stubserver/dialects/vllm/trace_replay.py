@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from stubserver.config.settings import Settings
-from stubserver.engine.model import Model
+from stubserver.engine.behaviour import Circumstances
 from stubserver.errors import ValidationError
 from stubserver.sampling.params import SamplingParams
 
@@ -29,7 +28,7 @@ _COMBINATIONS: tuple[tuple[Callable[[SamplingParams], bool], str], ...] = (
 )
 
 
-def check_trace(params: SamplingParams, model: Model, *, constrained: bool) -> None:
+def check_trace(params: SamplingParams, circumstances: Circumstances) -> None:
     """Refuse a trace with what it doesn't go with, enabled or not. Raises ValidationError."""
     if params.trace_decode_token_ids is None:
         return
@@ -37,37 +36,37 @@ def check_trace(params: SamplingParams, model: Model, *, constrained: bool) -> N
         if refused(params):
             raise ValidationError(words)
     others = {
-        "speculative decoding": bool(model.settings.speculative_config),
-        "structured outputs": constrained,
+        "speculative decoding": bool(circumstances.settings.speculative_config),
+        "structured outputs": circumstances.constraint is not None,
         "bad_words": bool(params.bad_words),
     }
     for name, is_set in others.items():
         if is_set:
             raise ValidationError(f"trace_decode_token_ids is not supported with {name}.")
-    outside = [token_id for token_id in params.trace_decode_token_ids if token_id >= model.vocab_size]
+    vocab_size = circumstances.vocab_size
+    outside = [token_id for token_id in params.trace_decode_token_ids if token_id >= vocab_size]
     if outside:
         message = (
             f"token_id(s) {outside} in trace_decode_token_ids contain out-of-vocab token ids. "
-            f"Vocabulary size: {model.vocab_size}"
+            f"Vocabulary size: {vocab_size}"
         )
         raise ValidationError(message, parameter="trace_decode_token_ids", value=outside)
 
 
-def check_enabled(params: SamplingParams, settings: Settings) -> None:
+def check_enabled(params: SamplingParams, circumstances: Circumstances) -> None:
     """Refuse a trace unless the server accepts them. Raises ValidationError."""
-    if params.trace_decode_token_ids and not settings.enable_trace_replay:
+    if params.trace_decode_token_ids and not circumstances.settings.enable_trace_replay:
         raise ValidationError(
             "trace_decode_token_ids is set but trace replay is not enabled. Start the engine with "
             "--enable-trace-replay to use it."
         )
 
 
-def follow_trace(params: SamplingParams, room: int) -> SamplingParams:
-    """The parameters under which a trace is followed to its end: nothing but a length stops it.
-
-    room: how many tokens fit into the context.
-    """
-    trace = list(params.trace_decode_token_ids or ())[:room]
+def follow_trace(params: SamplingParams, circumstances: Circumstances) -> SamplingParams:
+    """The parameters under which a trace is followed to its end: nothing but a length stops it."""
+    if not params.trace_decode_token_ids:
+        return params
+    trace = list(params.trace_decode_token_ids)[: circumstances.settings.max_model_len - circumstances.prompt_len]
     return replace(
         params,
         trace_decode_token_ids=trace,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from stubserver.script.context import Segment
-from stubserver.serving.replies import random_id
+from stubserver.serving.sending import random_id
 from stubserver.tokenizer.protocol import Tokenizer
 
 

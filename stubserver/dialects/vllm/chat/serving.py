@@ -8,59 +8,131 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
+from pydantic import ValidationError as PydanticError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stubserver.dialects.vllm.chat.message import Delta, MessageParser, delta_json, message_json
 from stubserver.dialects.vllm.chat.protocol import (
     ChatCompletionBatchRequest,
+    ChatCompletionReply,
     ChatCompletionRequest,
     ChatFields,
     ContentPart,
     Message,
     NamedToolChoice,
 )
-from stubserver.dialects.vllm.prompts import Prompt, Renderer, Truncation, check_given, check_lengths
+from stubserver.dialects.vllm.prompts import Renderer, Truncation, check_given, check_lengths
 from stubserver.dialects.vllm.protocol import requested_constraint
-from stubserver.dialects.vllm.sampling import beam_params, choose_max_tokens, sampling_params
-from stubserver.dialects.vllm.wire.logprobs import Display, chat_logprobs, make_display, prompt_logprobs
+from stubserver.dialects.vllm.sampling import beam_params, choose_max_tokens, sampling_params, steps_of
+from stubserver.dialects.vllm.wire.codec import WIRE
+from stubserver.dialects.vllm.wire.logprobs import chat_logprobs, make_display, prompt_logprobs
 from stubserver.dialects.vllm.wire.usage import CHAT_DETAILS, usage, usage_in_stream
 from stubserver.engine.generate import Generation, in_turn
 from stubserver.engine.model import Model
-from stubserver.engine.terms import Terms
+from stubserver.engine.terms import EngineRequest
 from stubserver.errors import RequestError, ValidationError
+from stubserver.memory import remembering
 from stubserver.sampling.params import SamplingParams
-from stubserver.serving.body import parse_body
-from stubserver.serving.forcing import forced_token_ids
-from stubserver.serving.generations import make_generation, request_id, steps_of
-from stubserver.serving.replies import event_stream, json_reply
+from stubserver.serving.asked import Asked, Prompt
+from stubserver.serving.body import read_json
+from stubserver.serving.dialect import Route
+from stubserver.serving.plans import MAX_PLANS, NOT_READ, Plans
+from stubserver.serving.sending import event_stream, json_reply
+from stubserver.serving.start import request_id, start_generations
 from stubserver.serving.state import ServerState, server_state
 from stubserver.tokenizer.chat_template import render_chat
 
+C = TypeVar("C", bound=ChatFields)
+
 RESPONSE_ROLE = "assistant"
+
+Conversation = Sequence[Message]
 
 _ADAPTER = TypeAdapter(ChatCompletionRequest)
 _BATCH_ADAPTER = TypeAdapter(ChatCompletionBatchRequest)
+_CONVERSATION = TypeAdapter(list[Message])
+_CONVERSATIONS = TypeAdapter(Annotated[list[Annotated[list[Message], Field(min_length=1)]], Field(min_length=1)])
 
 
 async def create_chat_completion(request: Request) -> Response:
     """Answer a chat request."""
-    state = server_state(request)
-    body, parsed = await parse_body(request, _ADAPTER)
-    chat = _prepare(state, request, body, parsed, [parsed.messages])
-    if parsed.stream:
+    state, body = server_state(request), await read_json(request)
+    chat = _start(request, body, understand(state, body))
+    if chat.request.stream:
         state.follow(chat.generations[0], chat.id)
-        return event_stream(_events(chat))
+        return event_stream(_events(chat), WIRE)
     return json_reply(_full_reply(chat))
 
 
 async def create_batch_chat_completion(request: Request) -> Response:
     """Answer several conversations in one full reply, their choices one after the other."""
-    body, parsed = await parse_body(request, _BATCH_ADAPTER)
-    return json_reply(_full_reply(_prepare(server_state(request), request, body, parsed, parsed.messages)))
+    state, body = server_state(request), await read_json(request)
+    return json_reply(_full_reply(_start(request, body, understand_batch(state, body))))
+
+
+class Plan:
+    """What a request asks for, whatever its messages. Raises RequestError for what can't be done."""
+
+    def __init__(self, state: ServerState, request: ChatFields) -> None:
+        self.request = request
+        self.model = state.find_model(request.model)
+        _check_tools(self.model, request)
+        _check_media(request)
+        self.display = make_display(self.model, request, request.top_logprobs)
+        self.engine_request = remembering(self._make_engine_request, MAX_PLANS)
+
+    def _make_engine_request(self, prompt_len: int) -> EngineRequest:
+        """For a prompt of this length. Raises ValidationError."""
+        constraint = requested_constraint(self.request.structured_outputs, self.request.response_format)
+        params = _params(self.model, self.request, prompt_len)
+        return EngineRequest(self.model, params, constraint, prompt_len=prompt_len)
+
+
+@dataclass(slots=True)
+class ChatAsked(Asked):
+    """A chat request, understood. conversations: a prompt each."""
+
+    plan: Plan
+    conversations: Sequence[Conversation]
+
+
+def understand(state: ServerState, body: Any) -> ChatAsked:
+    """What the body of a chat request asks for. Raises RequestError for what can't be done."""
+    plan, messages = state.once(_make_plans).plan(body)
+    return _asked(plan, [messages])
+
+
+def understand_batch(state: ServerState, body: Any) -> ChatAsked:
+    """What the body of a batch asks for. Raises RequestError for what can't be done."""
+    return _asked(*state.once(_make_batch_plans).plan(body))
+
+
+def _asked(plan: Plan, conversations: Sequence[Conversation]) -> ChatAsked:
+    prompts = [_render_prompt(plan.model, plan.request, messages) for messages in conversations]
+    engine_requests = [plan.engine_request(len(prompt.token_ids)) for prompt in prompts]
+    return ChatAsked(plan.model, prompts, engine_requests, plan, conversations)
+
+
+def _make_plans(state: ServerState) -> Plans[ChatCompletionRequest, Plan]:
+    return Plans(_ADAPTER, "messages", partial(_read, _CONVERSATION), partial(Plan, state))
+
+
+def _make_batch_plans(state: ServerState) -> Plans[ChatCompletionBatchRequest, Plan]:
+    return Plans(_BATCH_ADAPTER, "messages", partial(_read, _CONVERSATIONS), partial(Plan, state))
+
+
+def _read(adapter: TypeAdapter[Any], messages: Any) -> Any:
+    """The messages, checked; what is wrong with them is said with the rest of the request."""
+    try:
+        return adapter.validate_python(messages, from_attributes=True)
+    except (PydanticError, RecursionError):
+        return NOT_READ
 
 
 class _Chat(NamedTuple):
@@ -68,13 +140,20 @@ class _Chat(NamedTuple):
 
     id: str
     created: int
-    model: Model
-    request: ChatFields
-    prompts: Sequence[Prompt]
+    asked: ChatAsked
     generations: Sequence[Generation]
     role: str
     echoed: Sequence[str]
-    display: Display
+
+    @property
+    def model(self) -> Model:
+        """Whose answer it is."""
+        return self.asked.model
+
+    @property
+    def request(self) -> ChatFields:
+        """All fields but the messages, which are those of the conversations."""
+        return self.asked.plan.request
 
 
 class _Part(NamedTuple):
@@ -88,34 +167,13 @@ class _Part(NamedTuple):
     stop_reason: int | str | None
 
 
-def _prepare(
-    state: ServerState,
-    request: Request,
-    body: dict[str, Any],
-    parsed: ChatFields,
-    conversations: Sequence[Sequence[Message]],
-) -> _Chat:
-    model = state.find_model(parsed.model)
-    check_setup(model, parsed)
-    prompts = [render_prompt(model, parsed, messages) for messages in conversations]
-    constraint = requested_constraint(parsed.structured_outputs, parsed.response_format)
-    forced = forced_token_ids(request.scope, model)
-    generations = []
-    for number, prompt in enumerate(prompts):
-        params = chat_params(model, parsed, len(prompt.token_ids))
-        own_forced = forced[number * params.n : (number + 1) * params.n]
-        generations.append(make_generation(request, body, prompt, Terms(model, params, constraint), own_forced))
-    own_id = f"chatcmpl-{request_id(request, parsed.request_id)}"
-    role = RESPONSE_ROLE if parsed.add_generation_prompt else conversations[0][-1].role
-    echoed = [_echoed(parsed, messages, role) for messages in conversations]
-    display = make_display(model, parsed, parsed.top_logprobs)
-    return _Chat(own_id, int(time.time()), model, parsed, prompts, generations, role, echoed, display)
-
-
-def check_setup(model: Model, parsed: ChatFields) -> None:
-    """Refuse what vLLM refuses unless it is set up for it. Raises ValidationError."""
-    _check_tools(model, parsed)
-    _check_media(parsed)
+def _start(request: Request, body: Mapping[str, Any], asked: ChatAsked) -> _Chat:
+    fields, conversations = asked.plan.request, asked.conversations
+    role = RESPONSE_ROLE if fields.add_generation_prompt else conversations[0][-1].role
+    generations = start_generations(request.scope, body, asked)
+    own_id = f"chatcmpl-{request_id(request, fields.request_id)}"
+    echoed = [_echoed(fields, messages, role) for messages in conversations]
+    return _Chat(own_id, int(time.time()), asked, generations, role, echoed)
 
 
 def _check_tools(model: Model, parsed: ChatFields) -> None:
@@ -141,7 +199,7 @@ def _check_media(parsed: ChatFields) -> None:
             raise ValidationError(message, parameter=name)
 
 
-def render_prompt(model: Model, parsed: ChatFields, messages: Sequence[Message]) -> Prompt:
+def _render_prompt(model: Model, parsed: ChatFields, messages: Sequence[Message]) -> Prompt:
     """The prompt that a conversation makes. Raises RequestError for what can't be rendered."""
     max_tokens, name = _max_tokens(parsed)
     truncation = Truncation(parsed.truncate_prompt_tokens, parsed.truncation_side)
@@ -200,7 +258,7 @@ def _max_tokens(parsed: ChatFields) -> tuple[int | None, str]:
     return parsed.max_tokens, "max_tokens"
 
 
-def chat_params(model: Model, parsed: ChatFields, prompt_len: int) -> SamplingParams:
+def _params(model: Model, parsed: ChatFields, prompt_len: int) -> SamplingParams:
     """The parameters of a chat request, their values checked. Raises ValidationError."""
     max_tokens = choose_max_tokens(model, _max_tokens(parsed)[0], prompt_len, parsed.truncate_prompt_tokens)
     if parsed.use_beam_search:
@@ -240,7 +298,7 @@ def _parts(chat: _Chat) -> Iterator[_Part]:
         delta = parser.feed(step.text)
         if delta.tool_calls:
             called.add(index)
-        logprobs = chat_logprobs(step, chat.display) if chat.request.logprobs else None
+        logprobs = chat_logprobs(step, chat.asked.plan.display) if chat.request.logprobs else None
         finish_reason = _finish_reason(chat, step.finish_reason, called=index in called)
         yield _Part(index, _visible(chat, delta), logprobs, step.token_ids, finish_reason, step.stop_reason)
 
@@ -323,7 +381,7 @@ class _Counts:
 
 def _opening_events(chat: _Chat) -> Iterator[dict[str, Any]]:
     """The role of every choice, and the message that echo repeats."""
-    request, (prompt,), (generation,) = chat.request, chat.prompts, chat.generations
+    request, (prompt,), (generation,) = chat.request, chat.asked.prompts, chat.generations
     for number in range(generation.params.n):
         yield {
             **_head(chat, "chat.completion.chunk"),
@@ -370,7 +428,7 @@ def _full_reply(chat: _Chat) -> dict[str, Any]:
     for part in _parts(chat):
         counts.add(part)
         folded.setdefault(part.number, []).append(part)
-    first, prompt = chat.generations[0], chat.prompts[0]
+    first, prompt = chat.generations[0], chat.asked.prompts[0]
     scored = first.params.prompt_logprobs is not None
     return {
         **_head(chat, "chat.completion"),
@@ -378,7 +436,7 @@ def _full_reply(chat: _Chat) -> dict[str, Any]:
         "service_tier": None,
         "system_fingerprint": chat.model.system_fingerprint,
         "usage": usage(
-            sum(len(each.token_ids) for each in chat.prompts),
+            sum(len(each.token_ids) for each in chat.asked.prompts),
             sum(counts.generated),
             details=CHAT_DETAILS if settings.enable_prompt_tokens_details else None,
             reasoning_tokens=counts.reasoning if settings.reasoning_parser else None,
@@ -411,3 +469,7 @@ def _full_choice(chat: _Chat, parts: Sequence[_Part]) -> dict[str, Any]:
         "token_ids": [token for part in parts for token in part.token_ids] if request.return_token_ids else None,
         "routed_experts": None,
     }
+
+
+ROUTE = Route(create_chat_completion, ChatCompletionRequest, ChatCompletionReply, understand)
+BATCH = Route(create_batch_chat_completion, ChatCompletionBatchRequest, ChatCompletionReply, understand_batch)

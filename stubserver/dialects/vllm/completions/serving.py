@@ -8,29 +8,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stubserver.dialects.vllm.completions.protocol import CompletionRequest
-from stubserver.dialects.vllm.prompts import Prompt, Renderer, Truncation, check_given, render_prompts
+from stubserver.dialects.vllm.completions.protocol import CompletionReply, CompletionRequest
+from stubserver.dialects.vllm.prompts import Renderer, Truncation, check_given, render_prompts
 from stubserver.dialects.vllm.protocol import requested_constraint
-from stubserver.dialects.vllm.sampling import beam_params, choose_max_tokens, sampling_params
+from stubserver.dialects.vllm.sampling import beam_params, choose_max_tokens, sampling_params, steps_of
+from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.dialects.vllm.wire.logprobs import completion_logprobs, make_display, prompt_logprobs
 from stubserver.dialects.vllm.wire.usage import COMPLETION_DETAILS, usage, usage_in_stream
-from stubserver.engine.generate import Generation, PositionLogprobs, Step, in_turn
+from stubserver.engine.generate import Generation, Step, in_turn
 from stubserver.engine.model import Model
-from stubserver.engine.terms import Terms
+from stubserver.engine.terms import EngineRequest
 from stubserver.errors import RequestError, ValidationError
+from stubserver.memory import remembering
+from stubserver.sampling.logprobs import PositionLogprobs
 from stubserver.sampling.params import SamplingParams
+from stubserver.serving.asked import Asked
 from stubserver.serving.body import read_json
-from stubserver.serving.forcing import forced_token_ids
-from stubserver.serving.generations import make_generation, request_id, steps_of
-from stubserver.serving.plans import MAX_PLANS, Plans
-from stubserver.serving.replies import event_stream, json_reply
+from stubserver.serving.dialect import Route
+from stubserver.serving.plans import MAX_PLANS, NOT_READ, Plans
+from stubserver.serving.sending import event_stream, json_reply
+from stubserver.serving.start import request_id, start_generations
 from stubserver.serving.state import ServerState, server_state
 
 _ADAPTER = TypeAdapter(CompletionRequest)
@@ -38,17 +43,17 @@ _ADAPTER = TypeAdapter(CompletionRequest)
 
 async def create_completion(request: Request) -> Response:
     """Answer a completion request."""
-    state = server_state(request)
-    body = await read_json(request)
-    completion = _prepare(state, request, body)
-    if completion.plan.request.stream:
+    state, body = server_state(request), await read_json(request)
+    asked = understand(state, body)
+    completion = _Completion(_head(request, asked), asked, start_generations(request.scope, body, asked))
+    if asked.plan.request.stream:
         for number, generation in enumerate(completion.generations):
             state.follow(generation, f"{completion.head['id']}-{number}")
-        return event_stream(_events(completion))
+        return event_stream(_events(completion), WIRE)
     return json_reply(_full_reply(completion))
 
 
-class _Plan:
+class Plan:
     """What a request asks for, whatever its prompts. Raises RequestError for what can't be done."""
 
     def __init__(self, state: ServerState, request: CompletionRequest) -> None:
@@ -56,27 +61,59 @@ class _Plan:
             raise ValidationError("Streaming is not currently supported with beam search")
         self.request = request
         self.model = state.find_model(request.model)
-        self.renderer = make_renderer(request, self.model)
+        self.renderer = _make_renderer(request, self.model)
         self.display = make_display(self.model, request, request.logprobs)
-        self.terms = lru_cache(maxsize=MAX_PLANS)(self._make_terms)
+        self.engine_request = remembering(self._make_engine_request, MAX_PLANS)
 
-    def _make_terms(self, prompt_len: int) -> Terms:
-        """The terms for a prompt of this length, which counts where there is less room than the request asks for.
+    def _make_engine_request(self, prompt_len: int) -> EngineRequest:
+        """For a prompt of this length, which counts where there is less room than the request asks for.
 
         Raises ValidationError.
         """
         constraint = requested_constraint(self.request.structured_outputs, self.request.response_format)
-        return Terms(self.model, completion_params(self.model, self.request, prompt_len), constraint)
+        params = _params(self.model, self.request, prompt_len)
+        return EngineRequest(self.model, params, constraint, prompt_len=prompt_len)
+
+
+@dataclass(slots=True)
+class CompletionAsked(Asked):
+    """A completion request, understood."""
+
+    plan: Plan
+
+
+def understand(state: ServerState, body: Any) -> CompletionAsked:
+    """What a body asks for. Raises RequestError for what can't be done."""
+    plan, given = state.once(_make_plans).plan(body)
+    prompts = render_prompts(plan.renderer, given)
+    return CompletionAsked(
+        plan.model, prompts, [plan.engine_request(len(prompt.token_ids)) for prompt in prompts], plan
+    )
+
+
+def _make_plans(state: ServerState) -> Plans[CompletionRequest, Plan]:
+    return Plans(_ADAPTER, "prompt", read_prompt, partial(Plan, state))
+
+
+def read_prompt(prompt: Any) -> Any:
+    """A text, or a list of plain token ids, passes the check as it is, and says nothing about other fields."""
+    if isinstance(prompt, str):
+        return prompt or NOT_READ
+    plain = isinstance(prompt, list) and set(map(type, prompt)) == {int} and min(prompt) >= 0
+    return prompt if plain else NOT_READ
 
 
 class _Completion(NamedTuple):
     """A request with everything in place to run it. head: what a full reply and every event begin with."""
 
     head: Mapping[str, Any]
-    plan: _Plan
-    prompts: Sequence[Prompt]
-    prompt_tokens: int
+    asked: CompletionAsked
     generations: Sequence[Generation]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts."""
+        return sum([len(prompt.token_ids) for prompt in self.asked.prompts])
 
 
 class _Part(NamedTuple):
@@ -92,32 +129,16 @@ class _Part(NamedTuple):
     first: bool
 
 
-def _prepare(state: ServerState, request: Request, body: dict[str, Any]) -> _Completion:
-    plan, given = state.once(_make_plans).plan(body)
-    model = plan.model
-    prompts = render_prompts(plan.renderer, given)
-    forced = forced_token_ids(request.scope, model)
-    prompt_tokens, generations = 0, []
-    for number, prompt in enumerate(prompts):
-        length = len(prompt.token_ids)
-        prompt_tokens += length
-        terms = plan.terms(length)
-        choices = slice(number * terms.params.n, (number + 1) * terms.params.n)
-        generations.append(make_generation(request, body, prompt, terms, forced[choices]))
-    head = {
-        "id": f"cmpl-{request_id(request, plan.request.request_id)}",
+def _head(request: Request, asked: CompletionAsked) -> dict[str, Any]:
+    return {
+        "id": f"cmpl-{request_id(request, asked.plan.request.request_id)}",
         "object": "text_completion",
         "created": int(time.time()),
-        "model": model.name,
+        "model": asked.model.name,
     }
-    return _Completion(head, plan, prompts, prompt_tokens, generations)
 
 
-def _make_plans(state: ServerState) -> Plans[CompletionRequest, _Plan]:
-    return Plans(_ADAPTER, "prompt", partial(_Plan, state))
-
-
-def make_renderer(parsed: CompletionRequest, model: Model) -> Renderer:
+def _make_renderer(parsed: CompletionRequest, model: Model) -> Renderer:
     """What makes the prompts of a completion request. Raises RequestError for what can't be rendered."""
     if parsed.suffix is not None and parsed.echo:
         raise RequestError("Echo is unsupported with suffix.", parameter="suffix")
@@ -132,12 +153,7 @@ def make_renderer(parsed: CompletionRequest, model: Model) -> Renderer:
     return Renderer(model, max_tokens=max_tokens, truncation=truncation, add_special_tokens=special)
 
 
-def prompts_of(parsed: CompletionRequest, model: Model) -> list[Prompt]:
-    """Every prompt of a completion request. Raises RequestError for what can't be rendered."""
-    return render_prompts(make_renderer(parsed, model), parsed.prompt or ())
-
-
-def completion_params(model: Model, parsed: CompletionRequest, prompt_len: int) -> SamplingParams:
+def _params(model: Model, parsed: CompletionRequest, prompt_len: int) -> SamplingParams:
     """The parameters of one prompt of a completion request, their values checked. Raises ValidationError."""
     max_tokens = choose_max_tokens(model, parsed.max_tokens, prompt_len, parsed.truncate_prompt_tokens)
     if parsed.use_beam_search:
@@ -157,7 +173,7 @@ def completion_params(model: Model, parsed: CompletionRequest, prompt_len: int) 
 
 def _parts(completion: _Completion) -> Iterator[_Part]:
     """The parts of all choices as they are generated. Raises ValidationError before the first one."""
-    generations, request = completion.generations, completion.plan.request
+    generations, request = completion.generations, completion.asked.plan.request
     for generation in generations:
         generation.check()
     ends: dict[int, int] = {}  # of the choices that have begun: where their text ends
@@ -172,7 +188,7 @@ def _parts(completion: _Completion) -> Iterator[_Part]:
             text, token_ids, positions = _after_prompt(completion, number, step)
         logprobs, end = None, ends.get(index, 0)
         if request.logprobs is not None:
-            logprobs, end = completion_logprobs(token_ids, positions, completion.plan.display, end)
+            logprobs, end = completion_logprobs(token_ids, positions, completion.asked.plan.display, end)
         ends[index] = end
         yield _Part(index, generation, text, logprobs, step.token_ids, step.finish_reason, step.stop_reason, first)
 
@@ -181,9 +197,9 @@ def _after_prompt(
     completion: _Completion, number: int, step: Step
 ) -> tuple[str, Sequence[int], Sequence[PositionLogprobs | None]]:
     """(text, token ids, their values) that a first step shows after the echoed prompt's."""
-    generation, request = completion.generations[number], completion.plan.request
+    generation, request = completion.generations[number], completion.asked.plan.request
     # Asked for ids, vLLM leaves the prompt's text out.
-    text = "" if request.return_token_ids else completion.prompts[number].text
+    text = "" if request.return_token_ids else completion.asked.prompts[number].text
     token_ids = generation.request.prompt_token_ids
     positions = generation.prompt_logprobs if request.logprobs is not None else []
     if request.max_tokens == 0:
@@ -193,14 +209,14 @@ def _after_prompt(
 
 def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
     """The events of a stream."""
-    request, settings = completion.plan.request, completion.plan.model.settings
+    request, settings = completion.asked.plan.request, completion.asked.model.settings
     include_usage, continuous = usage_in_stream(request.stream_options, settings)
     generated = [0] * sum(generation.params.n for generation in completion.generations)
     for part in _parts(completion):
         generated[part.number] += len(part.token_ids)
         event = {**completion.head, "choices": [_stream_choice(completion, part)]}
         if part.finish_reason is not None and not include_usage:
-            event["system_fingerprint"] = completion.plan.model.system_fingerprint
+            event["system_fingerprint"] = completion.asked.model.system_fingerprint
         if continuous:
             event["usage"] = usage(len(part.generation.request.prompt_token_ids), generated[part.number])
         yield event
@@ -214,12 +230,12 @@ def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
             **completion.head,
             "choices": [],
             "usage": counts,
-            "system_fingerprint": completion.plan.model.system_fingerprint,
+            "system_fingerprint": completion.asked.model.system_fingerprint,
         }
 
 
 def _stream_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
-    request = completion.plan.request
+    request = completion.asked.plan.request
     shows_prompt = part.first and (request.echo or request.return_token_ids)
     return {
         "index": part.number,
@@ -240,12 +256,12 @@ def _full_reply(completion: _Completion) -> dict[str, Any]:
         generated += len(part.token_ids)
         folded.setdefault(part.number, []).append(part)
     choices = [_full_choice(completion, _joined(folded[index])) for index in sorted(folded)]
-    details = COMPLETION_DETAILS if completion.plan.model.settings.enable_prompt_tokens_details else None
+    details = COMPLETION_DETAILS if completion.asked.model.settings.enable_prompt_tokens_details else None
     return {
         **completion.head,
         "choices": choices,
         "service_tier": None,
-        "system_fingerprint": completion.plan.model.system_fingerprint,
+        "system_fingerprint": completion.asked.model.system_fingerprint,
         "usage": usage(completion.prompt_tokens, generated, details=details, nulls=True),
         "kv_transfer_params": None,
         "ec_transfer_params": None,
@@ -254,7 +270,7 @@ def _full_reply(completion: _Completion) -> dict[str, Any]:
 
 
 def _full_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
-    generation, request = part.generation, completion.plan.request
+    generation, request = part.generation, completion.asked.plan.request
     scored = generation.params.prompt_logprobs is not None
     return {
         "index": part.number,
@@ -279,3 +295,6 @@ def _joined(parts: Sequence[_Part]) -> _Part:
     logprobs = [part.logprobs for part in parts if part.logprobs]
     lists = {name: [entry for each in logprobs for entry in each[name]] for name in logprobs[0]} if logprobs else None
     return last._replace(text=text, token_ids=token_ids, logprobs=lists)
+
+
+ROUTE = Route(create_completion, CompletionRequest, CompletionReply, understand)

@@ -16,17 +16,19 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stubserver.dialects.vllm.embeddings.protocol import EmbeddingRequest, EmbedDtype, Endianness
-from stubserver.dialects.vllm.prompts import Prompt, Renderer, Truncation, check_given, render_prompts
+from stubserver.dialects.vllm.embeddings.protocol import EmbeddingReply, EmbeddingRequest, EmbedDtype, Endianness
+from stubserver.dialects.vllm.prompts import Renderer, Truncation, check_given, render_prompts
 from stubserver.dialects.vllm.wire.usage import usage
 from stubserver.engine.generate import check_prompt
 from stubserver.engine.model import Model
 from stubserver.errors import ValidationError
 from stubserver.sampling.logits import Floats
 from stubserver.script.embeddings import normalize, shorten
+from stubserver.serving.asked import Prompt
 from stubserver.serving.body import parse_body
-from stubserver.serving.generations import request_id
-from stubserver.serving.replies import json_reply
+from stubserver.serving.dialect import Route
+from stubserver.serving.sending import json_reply
+from stubserver.serving.start import request_id
 from stubserver.serving.state import server_state
 
 _ADAPTER = TypeAdapter(EmbeddingRequest)
@@ -102,3 +104,6 @@ def encode_base64(vector: Floats, embed_dtype: EmbedDtype, endianness: Endiannes
     """The bytes of the values, one after the other, in base64."""
     dtype = np.dtype(embed_dtype).newbyteorder(_BYTE_ORDERS[endianness])
     return base64.b64encode(vector.astype(dtype).tobytes()).decode("ascii")
+
+
+ROUTE = Route(create_embedding, EmbeddingRequest, EmbeddingReply)

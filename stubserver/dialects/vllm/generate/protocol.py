@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, InstanceOf, field_validator, model_
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticKnownError
 
+from stubserver.dialects.vllm.checks import check_values
 from stubserver.dialects.vllm.protocol import (
     ReplyModel,
     RequestModel,
@@ -18,8 +19,9 @@ from stubserver.dialects.vllm.protocol import (
     StructuredOutputsParams,
     Usage,
 )
+from stubserver.dialects.vllm.sampling import effective_temperature
 from stubserver.errors import ValidationError
-from stubserver.sampling import params as sampling
+from stubserver.sampling.params import SamplingParams as EngineParams
 
 
 class SamplingParams(RequestModel):
@@ -71,21 +73,21 @@ class SamplingParams(RequestModel):
     @model_validator(mode="after")
     def _check(self) -> SamplingParams:
         """Refuse what vLLM refuses as it makes the object. Raises ValidationError."""
-        sampling.check_values(self.params())
+        check_values(self.params())
         if self.stop and not self.detokenize:
             raise ValidationError(
                 "stop strings are only supported when detokenize is True. Set detokenize=True to use stop."
             )
         return self
 
-    def params(self) -> sampling.SamplingParams:
+    def params(self) -> EngineParams:
         """The same for the engine; `bad_words` have to be tokenized yet, and `max_tokens` null to be resolved."""
-        return sampling.SamplingParams(
+        return EngineParams(
             n=self.n,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             repetition_penalty=self.repetition_penalty,
-            temperature=sampling.effective_temperature(self.temperature),
+            temperature=effective_temperature(self.temperature),
             top_p=self.top_p,
             top_k=self.top_k,
             min_p=self.min_p,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -18,23 +18,26 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stubserver.dialects.vllm.generate.protocol import GenerateRequest
-from stubserver.dialects.vllm.prompts import Prompt
+from stubserver.dialects.vllm.checks import check_values
+from stubserver.dialects.vllm.generate.protocol import AbortRequest, GenerateReply, GenerateRequest
 from stubserver.dialects.vllm.protocol import requested_constraint
 from stubserver.dialects.vllm.sampling import bad_words_token_ids, choose_max_tokens
-from stubserver.dialects.vllm.wire.logprobs import placeholder, prompt_logprobs
+from stubserver.dialects.vllm.scale_out import check_scale_out
+from stubserver.dialects.vllm.wire.codec import WIRE
+from stubserver.dialects.vllm.wire.logprobs import placeholder, prompt_logprobs, sendable
 from stubserver.dialects.vllm.wire.usage import COMPLETION_DETAILS, usage
-from stubserver.engine.generate import Generation, PositionLogprobs, Step
+from stubserver.engine.generate import Generation, Step
 from stubserver.engine.model import Model
-from stubserver.engine.terms import Terms
+from stubserver.engine.terms import EngineRequest
 from stubserver.errors import SchemaError, ValidationError
-from stubserver.sampling.logprobs import MASKED
-from stubserver.sampling.params import SamplingParams, check_values
-from stubserver.serving.body import parse_body
-from stubserver.serving.forcing import forced_token_ids
-from stubserver.serving.generations import make_generation, request_id
-from stubserver.serving.replies import event_stream, json_reply
-from stubserver.serving.state import ServerState, scale_out_state
+from stubserver.sampling.logprobs import PositionLogprobs
+from stubserver.sampling.params import SamplingParams
+from stubserver.serving.asked import Asked, Prompt
+from stubserver.serving.body import read_json, validate
+from stubserver.serving.dialect import Route
+from stubserver.serving.sending import event_stream, json_reply
+from stubserver.serving.start import request_id, start_generations
+from stubserver.serving.state import ServerState, server_state
 
 WEIGHT_VERSION = "default"
 """The label of weights that nobody has updated."""
@@ -44,13 +47,35 @@ _ADAPTER = TypeAdapter(GenerateRequest)
 
 async def generate(request: Request) -> Response:
     """Answer a generate request."""
-    state = scale_out_state(request)
-    body, parsed = await parse_body(request, _ADAPTER)
-    job = _prepare(state, request, body, parsed)
-    if parsed.stream:
+    state = server_state(request)
+    check_scale_out(state)
+    body = await read_json(request)
+    asked = understand(state, body)
+    (generation,) = start_generations(request.scope, body, asked)
+    own_id = f"generate-tokens-{request_id(request, asked.request.request_id)}"
+    job = _Job(own_id, asked.model, asked.request, generation)
+    if asked.request.stream:
         state.follow(job.generation, job.id)
-        return event_stream(_events(job))
+        return event_stream(_events(job), WIRE)
     return json_reply(_full_reply(job))
+
+
+@dataclass(slots=True)
+class GenerateAsked(Asked):
+    """A generate request, understood."""
+
+    request: GenerateRequest
+
+
+def understand(state: ServerState, body: Any) -> GenerateAsked:
+    """What a body asks for. Raises RequestError for what can't be done."""
+    parsed = validate(body, _ADAPTER)
+    model = state.find_model(parsed.model)
+    _check_supported(model, parsed)
+    prompt, params = _prompt(model, parsed.token_ids), _params(model, parsed)
+    constraint = requested_constraint(parsed.sampling_params.structured_outputs, None)
+    engine_request = EngineRequest(model, params, constraint, prompt_len=len(prompt.token_ids))
+    return GenerateAsked(model, [prompt], [engine_request], parsed)
 
 
 async def abort_requests(request: Request) -> Response:
@@ -58,7 +83,8 @@ async def abort_requests(request: Request) -> Response:
 
     That is the reply's own id, of completions with the prompt's number: "cmpl-x-0".
     """
-    state = scale_out_state(request)
+    state = server_state(request)
+    check_scale_out(state)
     try:
         body = json.loads(await request.body())
     except (ValueError, RecursionError) as error:
@@ -82,16 +108,6 @@ class _Job(NamedTuple):
     def text_mode(self) -> bool:
         """Whether the reply has text beside the ids."""
         return self.request.output_mode == "text"
-
-
-def _prepare(state: ServerState, request: Request, body: dict[str, Any], parsed: GenerateRequest) -> _Job:
-    model = state.find_model(parsed.model)
-    _check_supported(model, parsed)
-    given = parsed.sampling_params
-    prompt = _prompt(model, parsed.token_ids)
-    terms = Terms(model, _params(model, parsed), requested_constraint(given.structured_outputs, None))
-    generation = make_generation(request, body, prompt, terms, forced_token_ids(request.scope, model))
-    return _Job(f"generate-tokens-{request_id(request, parsed.request_id)}", model, parsed, generation)
 
 
 def _check_supported(model: Model, parsed: GenerateRequest) -> None:
@@ -232,7 +248,7 @@ def _content(job: _Job, position: PositionLogprobs) -> dict[str, Any]:
 
 
 def _entry(job: _Job, token_id: int, logprob: float, token: str, rank: int) -> dict[str, Any]:
-    value = max(logprob, MASKED)
+    value = sendable(logprob)
     if not job.text_mode:
         return {"token_id": token_id, "logprob": value, "rank": rank}
     if job.model.settings.return_tokens_as_token_ids:
@@ -251,3 +267,7 @@ def _prompt_logprobs(job: _Job) -> list[dict[str, Any] | None] | None:
         position and {key: {**entry, "decoded_token": None} for key, entry in position.items()}
         for position in positions
     ]
+
+
+ROUTE = Route(generate, GenerateRequest, GenerateReply, understand)
+ABORT = Route(abort_requests, AbortRequest)

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from stubserver.engine.model import Model
 from stubserver.engine.stats import Histogram, Stats
+from stubserver.serving.dialect import Route
 from stubserver.serving.state import ServerState, server_state
 
 if TYPE_CHECKING:
@@ -130,3 +131,6 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
 
 def _labels(model: Model) -> tuple[str, str]:
     return model.name, "0"
+
+
+ROUTE = Route(show_metrics)

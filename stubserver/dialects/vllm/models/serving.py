@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stubserver.dialects.vllm.models.protocol import ModelCard, ModelList, ModelPermission
-from stubserver.serving.replies import json_reply, random_id
+from stubserver.serving.dialect import Route
+from stubserver.serving.sending import json_reply, random_id
 from stubserver.serving.state import server_state
 
 
@@ -27,3 +28,6 @@ async def list_models(request: Request) -> Response:
         for name in model.settings.served_model_name
     ]
     return json_reply(ModelList(data=cards).model_dump())
+
+
+ROUTE = Route(list_models, reply=ModelList)

@@ -8,54 +8,52 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stubserver.dialects.vllm.chat.protocol import ChatCompletionRequest
-from stubserver.dialects.vllm.chat.serving import chat_params, check_setup, render_prompt
+from stubserver.dialects.vllm.chat.serving import understand as understand_chat
 from stubserver.dialects.vllm.completions.protocol import CompletionRequest
-from stubserver.dialects.vllm.completions.serving import completion_params, prompts_of
-from stubserver.dialects.vllm.prompts import Prompt
+from stubserver.dialects.vllm.completions.serving import understand as understand_completion
+from stubserver.dialects.vllm.scale_out import check_scale_out
 from stubserver.engine.model import Model
 from stubserver.sampling.params import SamplingParams
-from stubserver.serving.body import parse_body
-from stubserver.serving.generations import request_id
-from stubserver.serving.replies import json_reply
-from stubserver.serving.state import scale_out_state
-
-_COMPLETION_ADAPTER = TypeAdapter(CompletionRequest)
-_CHAT_ADAPTER = TypeAdapter(ChatCompletionRequest)
+from stubserver.serving.asked import Prompt
+from stubserver.serving.body import read_json
+from stubserver.serving.dialect import Route
+from stubserver.serving.sending import json_reply
+from stubserver.serving.start import request_id
+from stubserver.serving.state import server_state
 
 
 async def render_completion(request: Request) -> Response:
     """The prompts of a completion request as token ids, with their sampling parameters."""
-    state = scale_out_state(request)
-    body, parsed = await parse_body(request, _COMPLETION_ADAPTER)
-    model = state.find_model(parsed.model)
-    prompts = prompts_of(parsed, model)
-    own_id = f"cmpl-{request_id(request, parsed.request_id)}"
-    ids = [own_id] if len(prompts) == 1 else [f"{own_id}-{number}" for number in range(len(prompts))]
+    state = server_state(request)
+    check_scale_out(state)
+    body = await read_json(request)
+    asked = understand_completion(state, body)
+    own_id = f"cmpl-{request_id(request, asked.plan.request.request_id)}"
+    ids = [own_id] if len(asked.prompts) == 1 else [f"{own_id}-{number}" for number in range(len(asked.prompts))]
     texts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
     rendered = [
-        _rendered(body, model, each, prompt, completion_params(model, parsed, len(prompt.token_ids)))
-        for each, prompt in zip(ids, prompts, strict=True)
+        _rendered(body, asked.model, each, prompt, engine_request.params)
+        for each, prompt, engine_request in zip(ids, asked.prompts, asked.engine_requests, strict=True)
     ]
     for reply, text in zip(rendered, texts, strict=False):
-        reply["token_offsets"] = _offsets(body, model, text)
+        reply["token_offsets"] = _offsets(body, asked.model, text)
     return json_reply(rendered)
 
 
 async def render_chat_completion(request: Request) -> Response:
     """The prompt of a chat request as token ids, with its sampling parameters."""
-    state = scale_out_state(request)
-    body, parsed = await parse_body(request, _CHAT_ADAPTER)
-    model = state.find_model(parsed.model)
-    check_setup(model, parsed)
-    prompt = render_prompt(model, parsed, parsed.messages)
-    own_id = f"chatcmpl-{request_id(request, parsed.request_id)}"
-    reply = _rendered(body, model, own_id, prompt, chat_params(model, parsed, len(prompt.token_ids)))
-    return json_reply({**reply, "token_offsets": _offsets(body, model, prompt.text)})
+    state = server_state(request)
+    check_scale_out(state)
+    body = await read_json(request)
+    asked = understand_chat(state, body)
+    (prompt,), (engine_request,) = asked.prompts, asked.engine_requests
+    own_id = f"chatcmpl-{request_id(request, asked.plan.request.request_id)}"
+    reply = _rendered(body, asked.model, own_id, prompt, engine_request.params)
+    return json_reply({**reply, "token_offsets": _offsets(body, asked.model, prompt.text)})
 
 
 def _rendered(
@@ -150,3 +148,7 @@ _NO_CONSTRAINT: dict[str, Any] = {
     "_backend": None,
     "_backend_was_auto": False,
 }
+
+
+COMPLETION = Route(render_completion, CompletionRequest)
+CHAT = Route(render_chat_completion, ChatCompletionRequest)

@@ -8,46 +8,64 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stubserver.dialects.vllm.prompts import Prompt
-from stubserver.dialects.vllm.scoring.protocol import ScoringRequest
+from stubserver.dialects.vllm.scoring.protocol import ScoringReply, ScoringRequest
 from stubserver.dialects.vllm.wire.usage import usage
 from stubserver.engine.label_reads import LabelRead, compute_label_probs, compute_vocab_probs, read_labels
 from stubserver.engine.model import Model
-from stubserver.engine.terms import Terms
+from stubserver.engine.terms import EngineRequest
 from stubserver.errors import ValidationError
 from stubserver.sampling.params import SamplingParams
-from stubserver.serving.body import parse_body
-from stubserver.serving.generations import make_generation, request_id
-from stubserver.serving.replies import json_reply
-from stubserver.serving.state import server_state
+from stubserver.serving.asked import Asked, Prompt
+from stubserver.serving.body import read_json, validate
+from stubserver.serving.dialect import Route
+from stubserver.serving.sending import json_reply
+from stubserver.serving.start import request_id, start_generations
+from stubserver.serving.state import ServerState, server_state
 
 _ADAPTER = TypeAdapter(ScoringRequest)
 
 
 async def create_generative_scoring(request: Request) -> Response:
     """Answer a scoring request."""
-    body, parsed = await parse_body(request, _ADAPTER)
-    model = server_state(request).find_model(parsed.model)
-    _check(model, parsed)
-    prompts = [_prompt(model, parsed, item) for item in parsed.items]
-    terms = Terms(model, _params(parsed.label_token_ids))
-    reads = read_labels([make_generation(request, body, prompt, terms) for prompt in prompts])
-    scores = [_score(read, apply_softmax=parsed.apply_softmax) for read in reads]
+    body = await read_json(request)
+    asked = understand(server_state(request), body)
+    reads = read_labels(start_generations(request.scope, body, asked))
+    scores = [_score(read, apply_softmax=asked.request.apply_softmax) for read in reads]
     return json_reply(
         {
-            "id": f"generative-scoring-{request_id(request, parsed.request_id)}",
+            "id": f"generative-scoring-{request_id(request, asked.request.request_id)}",
             "object": "list",
             "created": int(time.time()),
-            "model": model.name,
+            "model": asked.model.name,
             "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)],
-            "usage": usage(sum(len(prompt.token_ids) for prompt in prompts), len(reads), nulls=True),
+            "usage": usage(sum(len(prompt.token_ids) for prompt in asked.prompts), len(reads), nulls=True),
         }
     )
+
+
+@dataclass(slots=True)
+class ScoringAsked(Asked):
+    """A scoring request, understood: a prompt an item."""
+
+    request: ScoringRequest
+
+
+def understand(state: ServerState, body: Any) -> ScoringAsked:
+    """What a body asks for. Raises RequestError for what can't be done."""
+    parsed = validate(body, _ADAPTER)
+    model = state.find_model(parsed.model)
+    _check(model, parsed)
+    prompts = [_prompt(model, parsed, item) for item in parsed.items]
+    params = _params(parsed.label_token_ids)
+    engine_requests = [EngineRequest(model, params, prompt_len=len(prompt.token_ids)) for prompt in prompts]
+    return ScoringAsked(model, prompts, engine_requests, parsed)
 
 
 def _check(model: Model, parsed: ScoringRequest) -> None:
@@ -90,5 +108,8 @@ def _score(read: LabelRead, *, apply_softmax: bool) -> float:
     if math.isinf(score):  # a logit, in the logits modes
         raise ValidationError("math range error")
     if math.isnan(score):
-        raise ValidationError("Out of range float values are not JSON compliant: nan")
+        raise ValidationError("No label is possible.", code="not_finite", value=score)
     return score
+
+
+ROUTE = Route(create_generative_scoring, ScoringRequest, ScoringReply, understand)

@@ -11,15 +11,15 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stubserver.dialects.vllm.prompts import Prompt, Renderer, Truncation
-from stubserver.dialects.vllm.systemone.protocol import DecisionRequest
+from stubserver.dialects.vllm.prompts import Renderer, Truncation
+from stubserver.dialects.vllm.systemone.protocol import DecisionReply, DecisionRequest
 from stubserver.dialects.vllm.systemone.questions import (
     MAX_QUESTIONS,
     QUESTION_TYPES,
@@ -30,13 +30,16 @@ from stubserver.dialects.vllm.systemone.questions import (
 )
 from stubserver.engine.label_reads import LabelRead, compute_label_probs, compute_vocab_probs, read_labels
 from stubserver.engine.model import Model
-from stubserver.engine.terms import Terms
+from stubserver.engine.terms import EngineRequest
 from stubserver.errors import UnsupportedError, ValidationError
+from stubserver.memory import remembered
 from stubserver.sampling.params import SamplingParams
-from stubserver.serving.body import parse_body
-from stubserver.serving.generations import make_generation, request_id
-from stubserver.serving.replies import json_reply
-from stubserver.serving.state import server_state
+from stubserver.serving.asked import Asked, Prompt
+from stubserver.serving.body import read_json, validate
+from stubserver.serving.dialect import Route
+from stubserver.serving.sending import json_reply
+from stubserver.serving.start import request_id, start_generations
+from stubserver.serving.state import ServerState, server_state
 from stubserver.tokenizer.chat_template import render_chat
 from stubserver.tokenizer.hf import HFTokenizer
 
@@ -54,38 +57,53 @@ class _Labels(NamedTuple):
 
 async def create_decision(request: Request) -> Response:
     """Answer a request for decisions."""
-    body, parsed = await parse_body(request, _ADAPTER)
-    model = server_state(request).find_model(parsed.model)
-    labels = _find_labels(model)
-    questions = _parse_questions(parsed)
-    _check_media(parsed)
-    prompts = [_prompt(model, parsed, question, labels.tail) for question in questions]
-    label_ids = [[labels.token_ids[label] for label in question.labels] for question in questions]
-    reads = read_labels(
-        [
-            make_generation(request, body, prompt, Terms(model, _params(token_ids)))
-            for prompt, token_ids in zip(prompts, label_ids, strict=True)
-        ]
-    )
+    body = await read_json(request)
+    asked = understand(server_state(request), body)
+    reads = read_labels(start_generations(request.scope, body, asked))
     masses = [float(compute_vocab_probs(read.logprobs).sum()) for read in reads]
-    asked = list(zip(questions, reads, masses, label_ids, strict=True))
+    label_ids = [each.params.logprob_token_ids or () for each in asked.engine_requests]
+    answered = list(zip(asked.questions, reads, masses, label_ids, strict=True))
     return json_reply(
         {
-            "id": f"decision-{request_id(request, parsed.request_id)}",
+            "id": f"decision-{request_id(request, asked.request.request_id)}",
             "object": "structured_decision",
             "created": int(time.time()),
-            "model": model.name,
-            "answers": {question.id: _answer(question, read, mass) for question, read, mass, _ in asked},
+            "model": asked.model.name,
+            "answers": {question.id: _answer(question, read, mass) for question, read, mass, _ in answered},
             "usage": {
-                "input_tokens": sum(len(prompt.token_ids) for prompt in prompts),
+                "input_tokens": sum(len(prompt.token_ids) for prompt in asked.prompts),
                 "output_tokens": len(reads),
             },
             "diagnostics": {
                 question.id: {"label_mass": mass, "argmax_is_label": read.token_id in token_ids}
-                for question, read, mass, token_ids in asked
+                for question, read, mass, token_ids in answered
             },
         }
     )
+
+
+@dataclass(slots=True)
+class DecisionAsked(Asked):
+    """A request for decisions, understood: a prompt a question."""
+
+    request: DecisionRequest
+    questions: Sequence[Question]
+
+
+def understand(state: ServerState, body: Any) -> DecisionAsked:
+    """What a body asks for. Raises RequestError for what can't be done."""
+    parsed = validate(body, _ADAPTER)
+    model = state.find_model(parsed.model)
+    labels = _find_labels(model)
+    questions = _parse_questions(parsed)
+    _check_media(parsed)
+    prompts = [_prompt(model, parsed, question, labels.tail) for question in questions]
+    params = [_params([labels.token_ids[label] for label in question.labels]) for question in questions]
+    engine_requests = [
+        EngineRequest(model, each, prompt_len=len(prompt.token_ids))
+        for prompt, each in zip(prompts, params, strict=True)
+    ]
+    return DecisionAsked(model, prompts, engine_requests, parsed, questions)
 
 
 def _parse_questions(parsed: DecisionRequest) -> list[Question]:
@@ -140,7 +158,7 @@ def _answer(question: Question, read: LabelRead, label_mass: float) -> dict[str,
     """The answer. Raises ValidationError if no label is possible: JSON can't carry 0/0."""
     probs = compute_label_probs(read.logprobs)
     if math.isnan(probs[0]):
-        raise ValidationError("Out of range float values are not JSON compliant: nan")
+        raise ValidationError("No label is possible.", code="not_finite", value=math.nan)
     return build_answer(question, probs, label_mass)
 
 
@@ -156,7 +174,7 @@ def _find_labels(model: Model) -> _Labels:
         raise UnsupportedError("The model does not support the structured decision API") from None
 
 
-@lru_cache(maxsize=8)
+@remembered(most=8)
 def _tokenize_labels(tokenizer: HFTokenizer) -> _Labels:
     """What each label adds to the end of a chat prompt. Raises ValidationError if it isn't one token of its own."""
     text = _render(tokenizer, [{"role": "user", "content": "x"}], {"enable_thinking": False})
@@ -178,3 +196,6 @@ def _tail(tokenizer: HFTokenizer, token_ids: Sequence[int]) -> list[int]:
     """What comes after the last special token: text by itself, of which the next token may become a part."""
     special = [place for place, token_id in enumerate(token_ids) if token_id in tokenizer.special_token_ids]
     return list(token_ids[special[-1] + 1 :] if special else token_ids)
+
+
+ROUTE = Route(create_decision, DecisionRequest, DecisionReply, understand)

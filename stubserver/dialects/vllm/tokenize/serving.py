@@ -8,13 +8,16 @@ from starlette.responses import Response
 
 from stubserver.dialects.vllm.chat.serving import template_message
 from stubserver.dialects.vllm.tokenize.protocol import (
+    DetokenizeReply,
     DetokenizeRequest,
     TokenizeChatRequest,
     TokenizeCompletionRequest,
+    TokenizeReply,
     TokenizeRequest,
 )
 from stubserver.serving.body import parse_body
-from stubserver.serving.replies import json_reply
+from stubserver.serving.dialect import Route
+from stubserver.serving.sending import json_reply
 from stubserver.serving.state import server_state
 from stubserver.tokenizer.chat_template import render_chat
 
@@ -54,3 +57,7 @@ async def detokenize(request: Request) -> Response:
     _, parsed = await parse_body(request, _DETOKENIZE)
     model = server_state(request).find_model(parsed.model)
     return json_reply({"prompt": model.tokenizer.decode(parsed.tokens)})
+
+
+TOKENIZE = Route(tokenize, TokenizeRequest, TokenizeReply)
+DETOKENIZE = Route(detokenize, DetokenizeRequest, DetokenizeReply)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from stubserver.dialects.vllm.wire import errors, positions, recorded
+from stubserver.dialects.vllm.wire.logprobs import MASKED
 from stubserver.errors import RequestError
-from stubserver.sampling.logprobs import MASKED
 from stubserver.serving.wire import Framing, Wire
 
 
@@ -19,10 +19,6 @@ class VllmWire:
     def error_reply(self, error: RequestError) -> tuple[int, Any]:
         """(status, body) of what answers a request that is refused."""
         return errors.error_reply(error)
-
-    def error_event(self, error: RequestError) -> bytes:
-        """An error inside of a stream."""
-        return errors.error_event(error)
 
     def http_error(self, status: int, detail: str) -> Any:
         """The body where there is no such path, or another method is meant."""

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from stubserver.engine.generate import PositionLogprobs, Step
+from stubserver.dialects.vllm.behaviour import VLLM_0_32_0
+from stubserver.engine.generate import Step
 from stubserver.engine.model import Model
-from stubserver.sampling.logprobs import MASKED
+from stubserver.sampling.logprobs import PositionLogprobs
 from stubserver.tokenizer.protocol import Tokenizer
 
 R = TypeVar("R")
+
+MASKED = VLLM_0_32_0.sentinel
+
+
+def sendable(value: float) -> float:
+    """A value as it can go out: -inf has no JSON."""
+    return MASKED if value < MASKED else value
 
 
 class Display(NamedTuple):
@@ -57,7 +65,7 @@ def completion_logprobs(
             token, value, top = display.tokenizer.decode([token_id]), None, None
             token = placeholder(token_id) if display.as_token_ids else token
         else:
-            token, value, top = _kept(_entry, position, token_id, display)
+            token, value, top = _shown(_entry, position, token_id, display)
         offsets.append(offset)
         offset += len(token)
         tokens.append(token)
@@ -79,7 +87,7 @@ def chat_logprobs(step: Step, display: Display) -> dict[str, Any]:
     """
     positions = step.logprobs or ()
     pairs = zip(step.token_ids, positions, strict=False)
-    return {"content": [_kept(_chat_entry, position, token_id, display) for token_id, position in pairs]}
+    return {"content": [_shown(_chat_entry, position, token_id, display) for token_id, position in pairs]}
 
 
 def prompt_logprobs(positions: Iterable[PositionLogprobs | None]) -> list[dict[str, Any] | None]:
@@ -95,15 +103,15 @@ def placeholder(token_id: int) -> str:
 Make = Callable[[PositionLogprobs, int, Display], R]
 
 
-def _kept(make: Make[R], position: PositionLogprobs, token_id: int, display: Display) -> R:
-    """What `make` makes of these: once, where the values will be met again."""
-    if position.kept is None:
+def _shown(make: Make[R], position: PositionLogprobs, token_id: int, display: Display) -> R:
+    """What `make` makes of these: once, where the values come again."""
+    if position.shown is None:
         return make(position, token_id, display)
     key = (make, token_id, display)
-    made: R | None = position.kept.get(key)
+    made: R | None = position.shown.find(key)
     if made is None:
         made = make(position, token_id, display)
-        position.kept.keep(key, made)
+        position.shown.keep(key, made)
     return made
 
 
@@ -111,14 +119,14 @@ def _entry(position: PositionLogprobs, token_id: int, display: Display) -> tuple
     """What completions have of a token in each of their lists but the offsets."""
     place = position.token_ids.index(token_id)
     token = placeholder(token_id) if display.as_token_ids else position.tokens[place]
-    return token, max(position.logprobs[place], MASKED), _top(position, display)
+    return token, sendable(position.logprobs[place]), _top(position, display)
 
 
 def _top(position: PositionLogprobs, display: Display) -> dict[str, float]:
     count = len(position.token_ids) if display.limit is None else display.limit + 1
     names = list(map(placeholder, position.token_ids)) if display.as_token_ids else position.tokens
     shown = zip(names[:count], position.logprobs[:count], strict=True)
-    return {name: max(value, MASKED) for name, value in shown}
+    return {name: sendable(value) for name, value in shown}
 
 
 def _chat_entry(position: PositionLogprobs, token_id: int, display: Display) -> dict[str, Any]:
@@ -128,9 +136,9 @@ def _chat_entry(position: PositionLogprobs, token_id: int, display: Display) -> 
     top = list(zip(names, position.logprobs, strict=True))[: display.limit]
     return {
         "token": placeholder(token_id) if display.as_token_ids else text,
-        "logprob": max(position.logprobs[place], MASKED),
+        "logprob": sendable(position.logprobs[place]),
         "bytes": _utf8(text),
-        "top_logprobs": [{"token": name, "logprob": max(value, MASKED), "bytes": _utf8(name)} for name, value in top],
+        "top_logprobs": [{"token": name, "logprob": sendable(value), "bytes": _utf8(name)} for name, value in top],
     }
 
 
@@ -141,6 +149,6 @@ def _utf8(text: str) -> list[int]:
 def _prompt_entry(position: PositionLogprobs) -> dict[str, Any]:
     rows = zip(position.token_ids, position.logprobs, position.ranks, position.tokens, strict=True)
     return {
-        str(token_id): {"logprob": max(value, MASKED), "rank": rank, "decoded_token": token}
+        str(token_id): {"logprob": sendable(value), "rank": rank, "decoded_token": token}
         for token_id, value, rank, token in rows
     }

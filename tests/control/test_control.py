@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from stubserver.app import create_app
-from stubserver.dialects.vllm.endpoints import ENDPOINTS
+from stubserver.control.endpoints import CONTROL_ROUTES
 
 SCRIPT = {
     "rules": [
@@ -19,7 +19,7 @@ SCRIPT = {
     ]
 }
 COMPLETION = {"prompt": "Answer:", "max_tokens": 1, "temperature": 0}
-CONTROL = [(endpoint.method, endpoint.path) for endpoint in ENDPOINTS if endpoint.path.startswith("/stub/")]
+CONTROL = [(method, path) for method, path, _, _ in CONTROL_ROUTES]
 
 
 def client(script: Any = SCRIPT, host: str = "127.0.0.1", **settings: Any) -> TestClient:
@@ -240,7 +240,7 @@ def test_explain_a_completion(method: str) -> None:
         " B": None,
         " The": "allowed_token_ids",
     }
-    vocab_size = server.app.state.server.models[0].vocab_size  # type: ignore[attr-defined]
+    vocab_size = server.app.state.server.served.models[0].vocab_size  # type: ignore[attr-defined]
     total = log(exp(2) + exp(1) + (vocab_size - 2) * exp(-10))
     assert labels[" A"]["raw_logprob"] == pytest.approx(2 - total, abs=1e-5)
     assert labels[" The"]["raw_logit"] == -10.0
@@ -279,3 +279,61 @@ def test_explain_refuses_what_the_request_would_be_refused_for() -> None:
     reply = client().post("/stub/explain", json={**COMPLETION, "temperature": -1})
     assert reply.status_code == 400
     assert message(reply).startswith("temperature must be non-negative")
+
+
+ROUTES = {
+    "/v1/completions": {"prompt": "Answer:"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Answer:"}]},
+    "/inference/v1/generate": {"token_ids": [300], "sampling_params": {"temperature": 0}},
+    "/generative_scoring": {"query": "Answer:", "items": [" A"], "label_token_ids": [300, 301]},
+    "/v1/systemone": {"state": "Answer:", "questions": {"q": {"type": "noul"}}},
+}
+"""A body of each route that /stub/explain knows by its fields."""
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_explain_knows_a_body_by_its_fields(path: str) -> None:
+    reply = client({"default": "random"}).post("/stub/explain", json=ROUTES[path])
+    assert reply.json()["endpoint"] == path
+
+
+def test_explain_a_body_by_its_path() -> None:
+    """A batch has the fields of a chat."""
+    body = {"messages": [[{"role": "user", "content": text}] for text in ("one", "two")]}
+    server = client({"default": "random"})
+    found = server.post("/stub/explain?path=/v1/chat/completions/batch", json=body).json()
+    assert found["endpoint"] == "/v1/chat/completions/batch"
+    assert ["one" in prompt["prompt"] for prompt in found["prompts"]] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/v1/nothing", "/v1/nothing is no path that generates; those are /v1/completions, "),
+        ("/v1/embeddings", "/v1/embeddings asks for no tokens, so there is nothing to explain."),
+    ],
+)
+def test_a_path_that_can_not_be_explained(path: str, words: str) -> None:
+    reply = client().post(f"/stub/explain?path={path}", json=COMPLETION)
+    assert reply.status_code == 400
+    assert message(reply).startswith(words)
+
+
+def test_explain_refuses_what_completions_refuse() -> None:
+    """It had an understanding of its own once, in which this was no mistake."""
+    body = {**COMPLETION, "stream": True, "use_beam_search": True}
+    server = client()
+    asked, explained = (server.post(path, json=body) for path in ("/v1/completions", "/stub/explain"))
+    assert (explained.status_code, explained.json()) == (asked.status_code, asked.json())
+    assert message(explained) == "Streaming is not currently supported with beam search"
+
+
+def test_explain_sees_a_request_as_its_profile_does() -> None:
+    """It showed values where a profile refuses, and a label that a profile's server knows nothing of."""
+    server = client(profile="openai-like")
+    body = {**COMPLETION, "allowed_token_ids": [300]}
+    asked, explained = (server.post(path, json=body) for path in ("/v1/completions", "/stub/explain"))
+    assert (explained.status_code, explained.json()) == (asked.status_code, asked.json())
+    ignoring = client(profile={"allowed_token_ids": "ignore"})
+    (prompt,) = ignoring.post("/stub/explain", json=body).json()["prompts"]
+    assert prompt["labels"] == []

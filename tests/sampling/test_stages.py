@@ -1,6 +1,6 @@
 """Which operation comes before which: in V1, in V2, and where that shows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,15 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import EOS, INF, SPACE_A, SPACE_B, STARS, T6, A, B, log_softmax, only
 
-from stubserver.sampling.logits import KEPT_RESULTS, Logits
+from stubserver.config.settings import ModelRunner, Settings
+from stubserver.dialects.vllm.behaviour import VLLM_0_32_0
+from stubserver.sampling.logits import MOST_PROCESSED, Logits
 from stubserver.sampling.params import SamplingParams
-from stubserver.sampling.stages import (
-    LARGEST_KEPT,
-    LOGIT_STAGES,
-    ModelRunner,
-    StepState,
-    process_logits,
-)
+from stubserver.sampling.stages import LARGEST_REMEMBERED, Stage, StepState, process_logits
 
 RUNNERS: tuple[ModelRunner, ...] = ("v1", "v2")
 both_runners = pytest.mark.parametrize("runner", RUNNERS)
@@ -32,9 +28,14 @@ def state(
     return StepState(prompt, output, custom_processors=() if custom is None else (custom,), **fields)
 
 
+def stages(runner: ModelRunner, params: SamplingParams) -> Sequence[Stage]:
+    return VLLM_0_32_0.stages(params, Settings(model_runner=runner))
+
+
 def process(runner: ModelRunner, state: StepState, raw: Logits | None = None, **params: Any) -> list[float]:
     params = {"temperature": 0.0, **params}
-    return process_logits(raw or Logits.of(T6), SamplingParams(**params), state, runner).dense().tolist()
+    wanted = SamplingParams(**params)
+    return process_logits(raw or Logits.of(T6), wanted, state, stages(runner, wanted)).dense().tolist()
 
 
 def add_two(row: np.ndarray) -> np.ndarray:
@@ -53,7 +54,8 @@ def test_without_parameters_nothing_changes(runner: ModelRunner) -> None:
 
 @both_runners
 def test_every_operation_is_in_both_orders(runner: ModelRunner) -> None:
-    assert len(LOGIT_STAGES[runner]) == len(set(LOGIT_STAGES["v1"]) & set(LOGIT_STAGES["v2"])) == 8
+    greedy = SamplingParams(temperature=0.0)
+    assert len(stages(runner, greedy)) == len(set(stages("v1", greedy)) & set(stages("v2", greedy))) == 8
 
 
 @pytest.mark.parametrize(("runner", "expected"), [("v1", (6 + 2) / 2), ("v2", 6 / 2 + 2)])
@@ -235,7 +237,8 @@ def test_the_input_is_left_as_it_was() -> None:
         logit_bias={A: 1.0},
         bad_words_token_ids=[[B]],
     )
-    processed = process_logits(raw, everything, state((A,), (STARS,), add_two, ending_token_ids=(EOS,)), "v1")
+    there = state((A,), (STARS,), add_two, ending_token_ids=(EOS,))
+    processed = process_logits(raw, everything, there, stages("v1", everything))
     assert processed.dense().tolist() != T6
     assert raw.dense().tolist() == T6
 
@@ -255,17 +258,20 @@ def test_a_shared_row_becomes_what_any_other_row_becomes(row: list[float], data:
     shared = Logits.of(row).shared()
     for output in ((), (0, 3, 3)):
         state = StepState((1,), output, ending_token_ids=(5,))
-        fresh = process_logits(Logits.of(row), params, state, "v2")
+        fresh = process_logits(Logits.of(row), params, state, stages("v2", params))
         for _ in range(2):
-            assert process_logits(shared, params, state, "v2").dense().tolist() == fresh.dense().tolist()
+            assert (
+                process_logits(shared, params, state, stages("v2", params)).dense().tolist() == fresh.dense().tolist()
+            )
 
 
-def test_what_a_shared_row_keeps_is_bounded() -> None:
-    shared = Logits.of([1.0, 2.0, 3.0]).shared()
-    for _ in range(3 * KEPT_RESULTS):
-        process_logits(shared, SamplingParams(temperature=0.0), StepState((), ()), "v1")
-    assert shared.kept is not None
-    assert 0 < len(shared.kept) <= KEPT_RESULTS
-    wide = Logits.of(np.zeros(LARGEST_KEPT + 1)).shared()
-    process_logits(wide, SamplingParams(temperature=0.5), StepState((), ()), "v1")
-    assert wide.kept == {}
+def test_what_is_remembered_of_a_row_is_bounded() -> None:
+    shared, asked = Logits.of([1.0, 2.0, 3.0]).shared(), [SamplingParams(temperature=0.0) for _ in range(40)]
+    for params in asked:
+        process_logits(shared, params, StepState((), ()), stages("v1", params))
+    assert shared.memo is not None
+    assert list(shared.memo.processed) == asked[-MOST_PROCESSED:]
+    wide, params = Logits.of(np.zeros(LARGEST_REMEMBERED + 1)).shared(), SamplingParams(temperature=0.5)
+    process_logits(wide, params, StepState((), ()), stages("v1", params))
+    assert wide.memo is not None
+    assert wide.memo.processed == {}

@@ -6,22 +6,27 @@ from typing import Any
 
 import pytest
 
+from stubserver.config.settings import Settings
+from stubserver.dialects.vllm import checks
+from stubserver.dialects.vllm.checks import check_beam_width, check_values
+from stubserver.dialects.vllm.sampling import effective_temperature, parse_logit_bias
+from stubserver.dialects.vllm.wire.errors import error_reply
+from stubserver.engine.behaviour import Circumstances
 from stubserver.errors import ValidationError
-from stubserver.sampling.params import (
-    SamplingParams,
-    check_beam_width,
-    check_model,
-    check_values,
-    effective_temperature,
-    parse_logit_bias,
-)
+from stubserver.sampling.params import SamplingParams
 
 
 def refusal(check: Any, *args: Any, **kwargs: Any) -> tuple[str, str | None]:
     with pytest.raises(ValidationError) as caught:
         check(*args, **kwargs)
-    assert caught.value.status == 400
-    return caught.value.message, caught.value.parameter
+    status, body = error_reply(caught.value)
+    assert status == 400
+    return body["error"]["message"], body["error"]["param"]
+
+
+def check_model(params: SamplingParams, vocab_size: int, max_logprobs: int) -> None:
+    settings = Settings(max_logprobs=max_logprobs)
+    checks.check_model(params, Circumstances(settings, vocab_size, constraint=None, prompt_len=1))
 
 
 VALUES: list[tuple[dict[str, Any], str, str | None]] = [

@@ -90,7 +90,7 @@ def test_decisions_count_a_request_each(app):
 
 
 def test_running_requests(app):
-    app.app.state.server.in_flight = 3
+    app.app.state.server.served.in_flight = 3
     assert metrics(app)["vllm:num_requests_running",] == 3
 
 

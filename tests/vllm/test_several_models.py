@@ -64,9 +64,9 @@ def test_each_model_has_its_own_tokenizer_settings_and_name() -> None:
 
 def test_models_that_say_the_same_share_their_rows() -> None:
     state = create_app(SCRIPT).state.server
-    assert state.models[0].script is state.models[1].script
-    assert state.models[0].tokenizer is state.models[1].tokenizer
-    assert state.models[2].script is not state.models[0].script
+    assert state.served.models[0].script is state.served.models[1].script
+    assert state.served.models[0].tokenizer is state.served.models[1].tokenizer
+    assert state.served.models[2].script is not state.served.models[0].script
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Work that is kept between requests must never show in an answer."""
+"""Work that is remembered between requests must never show in an answer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from stubserver.app import create_app
 from stubserver.dialects.vllm.completions.protocol import CompletionRequest
+from stubserver.dialects.vllm.completions.serving import read_prompt
 from stubserver.errors import NotFoundError, SchemaError, ValidationError
 from stubserver.serving.plans import MAX_PLANS, MAX_SPELLING, Plans
 
@@ -22,7 +23,7 @@ class Plan:
 
 
 def plans() -> Plans[CompletionRequest, Plan]:
-    return Plans(TypeAdapter(CompletionRequest), "prompt", Plan)
+    return Plans(TypeAdapter(CompletionRequest), "prompt", read_prompt, Plan)
 
 
 def test_requests_that_differ_in_their_prompt_share_a_plan() -> None:
@@ -101,7 +102,7 @@ def test_a_plan_that_is_refused_is_refused_every_time() -> None:
         made.append(fields)
         raise NotFoundError("No such model", parameter="model")
 
-    kept = Plans(TypeAdapter(CompletionRequest), "prompt", make)
+    kept = Plans(TypeAdapter(CompletionRequest), "prompt", read_prompt, make)
     for _ in range(2):
         with pytest.raises(NotFoundError):
             kept.plan({"prompt": "a"})
@@ -132,3 +133,28 @@ def test_another_script_gets_plans_of_its_own() -> None:
     assert before["choices"][0]["token_ids"] == [300]
     assert refused["error"]["code"] == 404
     assert after["choices"][0]["token_ids"] == [301]
+
+
+def chat(client: TestClient, **fields: Any) -> Any:
+    return client.post("/v1/chat/completions", json={"max_tokens": 1, "return_prompt_text": True, **fields}).json()
+
+
+def test_chats_that_differ_in_their_messages_keep_their_own() -> None:
+    """They share all other fields, checked once; role and echo are those of each one's own messages."""
+    continued = {"add_generation_prompt": False, "continue_final_message": True, "echo": True}
+    with TestClient(create_app({"default": "random"})) as client:
+        for role, text in (("assistant", "one"), ("user", "two"), ("assistant", "three")):
+            reply = chat(client, messages=[{"role": role, "content": text}], **continued)
+            message = reply["choices"][0]["message"]
+            assert message["role"] == role
+            assert message["content"].startswith(text)
+            assert text in reply["prompt_text"]
+
+
+@pytest.mark.parametrize("messages", [5, [5], [{"content": "no role"}], None])
+def test_messages_are_checked_every_time(messages: Any) -> None:
+    with TestClient(create_app({"default": "random"})) as client:
+        good = chat(client, messages=[{"role": "user", "content": "a"}])
+        bad = [chat(client, messages=messages)["error"]["type"] for _ in range(2)]
+        assert chat(client, messages=[{"role": "user", "content": "a"}])["choices"] == good["choices"]
+    assert bad == ["Bad Request", "Bad Request"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from functools import wraps
+from collections.abc import Awaitable, Callable
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -13,39 +14,43 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stubserver.control.controls import Controls
 from stubserver.control.explain import DEFAULT_TOP, explain_body
 from stubserver.errors import ConfigError, NotFoundError, PermissionDeniedError, RequestError, ScriptError
 from stubserver.journal.journal import Journal
 from stubserver.keys.document import Document, parse_document
 from stubserver.serving.body import read_json
-from stubserver.serving.openapi import Handler
-from stubserver.serving.state import ServerState, server_state
+from stubserver.serving.dialect import Endpoint, Route
 
 RUNS_CODE = ("callable", "logits_processors")
 """Keys of a script that name code, which no client may have run."""
 
-
-def _controlled(handler: Handler) -> Handler:
-    """The handler, for those only whom the setting `control` lets in."""
-
-    @wraps(handler)
-    async def controlled(request: Request) -> Response:
-        allowed = server_state(request).settings.control
-        if allowed == "off":
-            raise HTTPException(404)
-        if allowed == "loopback" and not _is_loopback(request):
-            raise PermissionDeniedError(
-                f"{request.url.path} answers clients on the server's own machine only; --control any lets others in."
-            )
-        return await handler(request)
-
-    return controlled
+Act = Callable[[Controls, Request], Awaitable[Response]]
 
 
-@_controlled
-async def list_requests(request: Request) -> Response:
+def control_endpoints(controls: Controls) -> tuple[Endpoint, ...]:
+    """The control routes of one server."""
+    return tuple(
+        Endpoint(method, path, summary, partial(Route, partial(_if_allowed, controls, act)))
+        for method, path, summary, act in CONTROL_ROUTES
+    )
+
+
+async def _if_allowed(controls: Controls, act: Act, request: Request) -> Response:
+    """For those only whom the setting `control` lets in."""
+    allowed = controls.served.settings.control
+    if allowed == "off":
+        raise HTTPException(404)
+    if allowed == "loopback" and not _is_loopback(request):
+        raise PermissionDeniedError(
+            f"{request.url.path} answers clients on the server's own machine only; --control any lets others in."
+        )
+    return await act(controls, request)
+
+
+async def list_requests(controls: Controls, request: Request) -> Response:
     """The journal, the oldest request first. Query: `path`, `rule` (a part of its name), `last` (how many)."""
-    journal, query = _journal(request), request.query_params
+    journal, query = _journal(controls), request.query_params
     entries = journal.entries()
     if "path" in query:
         entries = [entry for entry in entries if entry.path == query["path"]]
@@ -57,50 +62,56 @@ async def list_requests(request: Request) -> Response:
     return _reply({"requests": described, "forgotten": journal.forgotten})
 
 
-@_controlled
-async def clear_requests(request: Request) -> Response:
+async def clear_requests(controls: Controls, request: Request) -> Response:
     """Forget the journal's requests."""
-    _journal(request).clear()
+    _journal(controls).clear()
     return _reply({})
 
 
-@_controlled
-async def put_script(request: Request) -> Response:
+async def put_script(controls: Controls, request: Request) -> Response:
     """Serve the body, a script in JSON or YAML, until the next reset."""
-    state = server_state(request)
     try:
-        state.load(_document(await request.body(), is_json="json" in request.headers.get("content-type", "")))
+        controls.load(_document(await request.body(), is_json="json" in request.headers.get("content-type", "")))
     except ConfigError as error:
         raise RequestError(str(error)) from error
-    return _reply({"models": [model.name for model in state.models]})
+    return _reply({"models": [model.name for model in controls.served.models]})
 
 
-@_controlled
-async def put_faults(request: Request) -> Response:
+async def put_faults(controls: Controls, request: Request) -> Response:
     """The body, a list of faults, in place of the server's present ones."""
-    state, specs = server_state(request), await read_json(request)
+    specs = await read_json(request)
     if not isinstance(specs, list):
         raise RequestError("The body has to be a list of faults; an empty one for none.")
     try:
-        state.faults.replace(specs)
+        controls.faults.replace(specs)
     except ConfigError as error:
         raise RequestError(str(error)) from error
-    return _reply({"faults": state.faults.describe()})
+    return _reply({"faults": controls.faults.describe()})
 
 
-@_controlled
-async def reset(request: Request) -> Response:
+async def reset(controls: Controls, request: Request) -> Response:
     """Everything as at start."""
-    server_state(request).reset()
+    controls.reset()
     return _reply({})
 
 
-@_controlled
-async def explain(request: Request) -> Response:
-    """A dry run of the body, a completion or chat request. Query: `top`, how many of the best tokens to show."""
+async def explain(controls: Controls, request: Request) -> Response:
+    """A dry run of the body. Query: `top`, how many of the best tokens to show; `path`, where the body would go."""
     body = await read_json(request)
     top = _count(request, "top", DEFAULT_TOP)
-    return _reply(explain_body(server_state(request), body, request.headers.raw, top))
+    return _reply(explain_body(controls, body, request.scope["headers"], top, request.query_params.get("path")))
+
+
+CONTROL_ROUTES: tuple[tuple[str, str, str, Act], ...] = (
+    ("GET", "/stub/requests", "The journal: requests, replies, and what led to them", list_requests),
+    ("DELETE", "/stub/requests", "Forget them", clear_requests),
+    ("PUT", "/stub/script", "Serve another script, until the next reset", put_script),
+    ("PUT", "/stub/faults", "Have these faults and no others", put_faults),
+    ("POST", "/stub/reset", "Script, journal, faults, counters and seeds as at start", reset),
+    ("GET", "/stub/explain", "Which rule would answer this body, and with what values", explain),
+    ("POST", "/stub/explain", "The same", explain),
+)
+"""(method, path, summary, what it does)."""
 
 
 def _is_loopback(request: Request) -> bool:
@@ -110,11 +121,10 @@ def _is_loopback(request: Request) -> bool:
         return False
 
 
-def _journal(request: Request) -> Journal:
-    state: ServerState = server_state(request)
-    if state.journal is None:
+def _journal(controls: Controls) -> Journal:
+    if controls.journal is None:
         raise NotFoundError("The server keeps no journal; start it with --journal.")
-    return state.journal
+    return controls.journal
 
 
 def _count(request: Request, name: str, default: int) -> int:
