@@ -23,10 +23,11 @@ from stubserver.control.endpoints import control_endpoints
 from stubserver.dialects.vllm.dialect import VLLM
 from stubserver.engine.model import Model
 from stubserver.errors import GenerationError, ScriptError, SettingsError
-from stubserver.faults.board import FaultBoard
+from stubserver.faults.active import ActiveFaults
 from stubserver.faults.fault import Fault
 from stubserver.faults.middleware import FaultMiddleware
-from stubserver.journal.journal import Journal, JournalMiddleware
+from stubserver.journal.journal import Journal
+from stubserver.journal.middleware import JournalMiddleware
 from stubserver.keys.document import Document
 from stubserver.playback.player import PlaybackMiddleware, open_player
 from stubserver.playback.recorded import RecordedMiddleware
@@ -85,9 +86,9 @@ def build_app(served: Sequence[Served], load_script: LoadScript, dialect: Dialec
     controls = Controls(
         dialect,
         ServerState(settings, build_models(served, dialect)),
-        FaultBoard(served[0].loaded.faults),
+        ActiveFaults(served[0].loaded.faults),
         Journal(settings.journal_size) if settings.journal else None,
-        open_player(settings),
+        open_player(settings, dialect.wire),
         partial(_load_models, settings, load_script, dialect),
     )
     endpoints = (*dialect.endpoints, *control_endpoints(controls))
@@ -114,10 +115,10 @@ def _middleware(controls: Controls) -> list[Middleware]:
         guarded = (*dialect.guarded, CONTROL_PREFIX.rstrip("/"))
         layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_key, guarded=guarded))
     if controls.journal is not None:
-        layers.append(Middleware(JournalMiddleware, journal=controls.journal))
+        layers.append(Middleware(JournalMiddleware, journal=controls.journal, wire=wire))
     places = dialect.parameter_places
     layers.append(Middleware(ProfileMiddleware, served=served, paths=generating, places=places, wire=wire))
-    layers.append(Middleware(FaultMiddleware, board=controls.faults, served=served, generating=generating))
+    layers.append(Middleware(FaultMiddleware, active=controls.faults, served=served, wire=wire, generating=generating))
     layers.append(Middleware(RecordedMiddleware, served=served))
     if controls.player is not None:
         layers.append(Middleware(PlaybackMiddleware, player=controls.player))

@@ -84,13 +84,14 @@ def _make_app(script: str | None, flags: dict[str, Any], environ: dict[str, str]
 
 def record(flags: dict[str, Any]) -> int:
     """Stand in front of a real server and write down what passes. Raises ConfigError."""
+    from stubserver.dialects.vllm.wire.codec import WIRE
     from stubserver.playback.player import RecordingApp, open_player
     from stubserver.server import run
 
     settings = resolve_settings(flags, os.environ, {"record_mode": "once"})
     if not settings.cassette:
         raise SettingsError("--cassette is missing: the file to record to")
-    player = open_player(settings, lambda line: print(line, file=sys.stderr, flush=True))
+    player = open_player(settings, WIRE, lambda line: print(line, file=sys.stderr, flush=True))
     assert player is not None
     try:
         app = RecordingApp(player)

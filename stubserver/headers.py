@@ -20,3 +20,8 @@ def is_secret(name: bytes) -> bool:
 def without_secrets(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The headers that carry none."""
     return [header for header in headers if not is_secret(header[0])]
+
+
+def decoded(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The headers as texts, their names in lower case."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}

@@ -19,6 +19,8 @@ settings.load_profile("any machine")
 
 PYTEST_OPTIONS = ["-p", "stubserver.testing.plugin", "-p", "no:cacheprovider", "--tb=no"]
 
+PYTHONPATH = os.environ.get("PYTHONPATH")
+
 Outcomes = dict[str, dict[str, str]]
 """Class → clause → passed, failed or not applicable."""
 
@@ -32,7 +34,7 @@ def run_contract(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Outc
         classes = [f"class Test{each.__name__}({module}.{each.__name__}):\n    pass\n" for each in adapters]
         file = tmp_path_factory.mktemp("contract") / "test_adapters.py"
         file.write_text("\n".join([f"import {module}\n", *classes]))
-        path = str(Path(str(sys.modules[module].__file__)).parent)
+        path = os.pathsep.join([str(Path(str(sys.modules[module].__file__)).parent), *filter(None, [PYTHONPATH])])
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *PYTEST_OPTIONS, file],
             cwd=file.parent,

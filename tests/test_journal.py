@@ -10,9 +10,13 @@ import httpx
 import pytest
 
 from stubserver.app import create_app
+from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.headers import is_secret
+from stubserver.journal import entry as entry_module
 from stubserver.journal import journal as journal_module
-from stubserver.journal.journal import Event, Journal, JournalMiddleware
+from stubserver.journal.entry import StreamEvent
+from stubserver.journal.journal import Journal
+from stubserver.journal.middleware import JournalMiddleware
 from stubserver.testing import Stub
 
 LABELS = {" A": 2.0, " B": 1.0, " The": 5.0}
@@ -85,7 +89,7 @@ def test_events_are_read_whatever_their_framing(newline: str, size: int) -> None
 
     (entry,) = _journal_of(app).entries()
     assert [event.data for event in entry.events] == [{"a": "é"}, "[DONE]"]
-    assert all(isinstance(event, Event) for event in entry.events)
+    assert all(isinstance(event, StreamEvent) for event in entry.events)
 
 
 def _journal_of(app: Any, journal: Journal | None = None, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Journal:
@@ -99,7 +103,7 @@ def _journal_of(app: Any, journal: Journal | None = None, headers: tuple[tuple[b
         pass
 
     scope = {"type": "http", "method": "GET", "path": "/x", "headers": headers}
-    asyncio.run(JournalMiddleware(app, journal)(scope, receive, send))
+    asyncio.run(JournalMiddleware(app, journal, WIRE)(scope, receive, send))
     return journal
 
 
@@ -195,7 +199,7 @@ def test_only_the_last_requests_are_kept() -> None:
 
 
 def test_long_bodies_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "MAX_BODY_BYTES", 50)
+    monkeypatch.setattr(entry_module, "MAX_BODY_BYTES", 50)
     stub = Stub()
     ask(stub, prompt="x" * 100, max_tokens=1)
     entry = stub.last

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stubserver.engine.model import Model
-from stubserver.faults.board import FaultBoard
+from stubserver.faults.active import ActiveFaults
 from stubserver.faults.fault import Fault
 from stubserver.journal.journal import Journal
 from stubserver.playback.player import Player
@@ -24,7 +24,7 @@ class Controls:
         self,
         dialect: Dialect,
         served: ServerState,
-        faults: FaultBoard,
+        faults: ActiveFaults,
         journal: Journal | None,
         player: Player | None,
         load_models: LoadModels,

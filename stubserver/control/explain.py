@@ -10,7 +10,7 @@ from stubserver.engine.explain import Explanation, TopToken, explain
 from stubserver.engine.generate import Generation
 from stubserver.engine.terms import EngineRequest
 from stubserver.errors import RequestError, UnscriptedError
-from stubserver.journal.journal import describe_label, no_infinity
+from stubserver.journal.json_values import describe_label, no_infinity
 from stubserver.profiles.treat import treat
 from stubserver.script.context import ScriptRequest
 from stubserver.script.passed_over import explain_passed_over

@@ -31,6 +31,11 @@ class Fault:
         """Whether the prompt has to be known to decide."""
         return any(condition.subject.is_prompt for condition in self.conditions)
 
+    def describe(self) -> dict[str, Any]:
+        """The fault as it was set."""
+        written = self.keys.model_dump(mode="json", exclude_unset=True)
+        return {"kind": written.pop("kind"), **written}
+
     def befalls(self, requests: Iterable[ScriptRequest]) -> bool:
         """Whether the conditions hold for one of a request's prompts."""
         if not self.conditions:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from starlette.datastructures import Headers
@@ -11,18 +12,20 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stubserver.asgi import CONTROL_PREFIX, find_header, json_object, read_body, replaying
-from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.engine.generate import Generation
 from stubserver.engine.model import Model
 from stubserver.errors import ScriptError, ValidationError
-from stubserver.faults.board import FaultBoard
-from stubserver.faults.choice import Answered, Choice
+from stubserver.faults.active import ActiveFaults
 from stubserver.faults.fault import Fault, load_faults
-from stubserver.faults.replies import dead_engine
-from stubserver.faults.reply import Reply
+from stubserver.faults.in_place import dead_engine
+from stubserver.faults.outgoing import OutgoingReply
+from stubserver.faults.reply_faults import ReplyFaults
+from stubserver.faults.selection import AnsweredPrompts, FaultSelection
 from stubserver.sampling.params import SamplingParams
 from stubserver.script.context import Answer, ScriptRequest
+from stubserver.serving.fault_effects import SCOPE_KEY, FaultEffect
 from stubserver.serving.observers import observe
+from stubserver.serving.wire import Wire
 
 HEADER = "X-Stub-Faults"
 """The header with which a request brings faults of its own: a JSON list."""
@@ -52,7 +55,7 @@ class _Answers:
     """An observer that remembers what the script said to each prompt of a request."""
 
     def __init__(self) -> None:
-        self.answers: Answered = []
+        self.answers: AnsweredPrompts = []
 
     def asked(self, model: Model, request: ScriptRequest, params: SamplingParams) -> None:
         """Of no interest."""
@@ -71,47 +74,52 @@ class FaultMiddleware:
     generating: the paths where faults act that name none.
     """
 
-    def __init__(self, app: ASGIApp, board: FaultBoard, served: Served, generating: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, active: ActiveFaults, served: Served, wire: Wire, generating: Collection[str]
+    ) -> None:
         self._app = app
-        self._board = board
+        self._active = active
         self._served = served
+        self._wire = wire
         self._generating = generating
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Let the request in, and its reply out."""
         header = find_header(scope, _HEADER)
-        idle = header is None and self._board.is_empty and not self._served.rules_have_faults
+        idle = header is None and self._active.is_empty and not self._served.rules_have_faults
         if idle or scope["type"] != "http" or scope["path"].startswith(CONTROL_PREFIX):
             return self._app(scope, receive, send)
-        if self._board.engine_is_dead:
-            return dead_engine(scope, receive, send)
+        if self._active.killer is not None:
+            self._report(scope, FaultEffect(self._active.killer.describe(), "server", _line(scope), changed=True))
+            return dead_engine(self._wire)(scope, receive, send)
         try:
             own = _read_header(header) if header is not None else ()
         except ScriptError as error:
-            return JSONResponse(WIRE.error_reply(ValidationError(str(error)))[1], 400)(scope, receive, send)
-        choice = Choice(self._board, scope["path"], own, self._generating)
-        return self._answer(choice, scope, receive, send)
+            status, body = self._wire.error_reply(ValidationError(str(error)))
+            return JSONResponse(body, status)(scope, receive, send)
+        return self._answer(own, scope, receive, send)
 
-    async def _answer(self, choice: Choice, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, own: Sequence[Fault], scope: Scope, receive: Receive, send: Send) -> None:
+        faults = ReplyFaults(self._wire, self._served.decode, _line(scope), partial(self._report, scope))
+        selection = FaultSelection(self._active, faults, scope["path"], own, self._generating)
         body = b""
-        if choice.needs_body:
+        if selection.needs_body:
             body = await read_body(receive)
             receive = replaying(body, receive)
-        choice.before_handler(self._request(scope, body))
-        hearer = _Answers()
-        observe(scope, hearer)
-        answered = hearer.answers
-        in_place = choice.plan.in_place
+        selection.before_handler(self._request(scope, body))
+        heard = _Answers()
+        observe(scope, heard)
+        in_place = faults.in_place
         if in_place is not None:
             await read_body(receive)  # a connection that is closed with data unread is reset, at a moment of its own
-        reply: Reply | None = None
+        reply: OutgoingReply | None = None
 
         async def sending(message: Message) -> None:
             nonlocal reply
             if message["type"] == "http.response.start":
-                choice.at_reply(answered)
-                reply = Reply(choice.plan, self._served.decode, scope, receive, send)
-                late = choice.plan.in_place
+                selection.at_reply(heard.answers)
+                reply = OutgoingReply(faults, self._wire.framing, scope, receive, send)
+                late = faults.in_place
                 if late is not None and late is not in_place:
                     answer, reply = reply, None  # what the handler sends goes nowhere
                     await late(scope, receive, answer.send)
@@ -121,11 +129,20 @@ class FaultMiddleware:
 
         await (in_place or self._app)(scope, receive, sending)
 
+    def _report(self, scope: Scope, effect: FaultEffect) -> None:
+        scope.setdefault(SCOPE_KEY, []).append(effect)
+        if self._active.notify is not None:
+            self._active.notify(effect)
+
     def _request(self, scope: Scope, raw: bytes) -> ScriptRequest:
         """What is known of a request before it is handled: everything but its prompts."""
         body = json_object(raw)
         model = body.get("model") or self._served.default_model
         return ScriptRequest(scope["path"], model, "", (), body, Headers(scope=scope))
+
+
+def _line(scope: Scope) -> str:
+    return f"{scope['method']} {scope['path']}"
 
 
 def _read_header(header: str) -> tuple[Fault, ...]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from stubserver.serving.framing import EVENTS
 
 Headers = tuple[tuple[str, str], ...]
 """Names in lower case, in the order of the wire."""
@@ -33,7 +35,7 @@ class Request:
         return f"{self.method} {self.path}{'?' + self.query if self.query else ''}"
 
 
-class Event(NamedTuple):
+class RecordedEvent(NamedTuple):
     """A server-sent event with its separator. `at`: seconds since the request."""
 
     at: float
@@ -50,7 +52,7 @@ class Reply:
     status: int
     headers: Headers = ()
     body: bytes = b""
-    events: tuple[Event, ...] | None = None
+    events: tuple[RecordedEvent, ...] | None = None
     encoding: str = ""
     seconds: float = 0.0
 
@@ -62,11 +64,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request and its reply. `ready`: what a player has made of the reply, kept for the next time."""
+    """A request and its reply."""
 
     request: Request
     reply: Reply
-    ready: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
 
 # To JSON --------------------------------------------------------------------------------------------------------------
@@ -102,10 +103,10 @@ def _merged(reply: Reply) -> dict[str, str]:
     return headers
 
 
-def _write_event(event: Event) -> dict[str, Any]:
+def _write_event(event: RecordedEvent) -> dict[str, Any]:
     at = {"at": round(event.at, 6)}
-    data = event.data.removeprefix(b"data: ").removesuffix(b"\n\n")
-    if event.data == b"data: " + data + b"\n\n":
+    data = EVENTS.read(event.data)
+    if event.data == EVENTS.write(data):
         written = _write_bytes(data)
         if "json" in written:
             return at | written
@@ -166,9 +167,9 @@ def _read_headers(written: Mapping[str, Any]) -> Headers:
     return tuple((str(name).lower(), str(value)) for name, value in written.get("headers", {}).items())
 
 
-def _read_event(written: Mapping[str, Any]) -> Event:
+def _read_event(written: Mapping[str, Any]) -> RecordedEvent:
     data = _read_bytes(written)
-    return Event(float(written.get("at", 0)), b"data: " + data + b"\n\n" if "json" in written else data)
+    return RecordedEvent(float(written.get("at", 0)), EVENTS.write(data) if "json" in written else data)
 
 
 def _read_bytes(written: Mapping[str, Any]) -> bytes:

@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from stubserver.playback.asgi_messages import passed_on
 from stubserver.playback.cassette import Header, make_header, read_cassette
 from stubserver.playback.encodings import unpack
 from stubserver.playback.errors import CassetteError
-from stubserver.playback.events import EventCutter
-from stubserver.playback.exchange import Event, Exchange, Headers, Reply, Request
+from stubserver.playback.exchange import Exchange, Headers, RecordedEvent, Reply, Request
 from stubserver.playback.recorder import OF_THE_WIRE
-from stubserver.playback.wire import passed_on
+from stubserver.serving.framing import EVENTS, EventCutter
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _jsonl_exchange(entry: Mapping[str, Any]) -> Exchange:
     _, request = _request(asked["method"], asked["path"], tuple((k.lower(), v) for k, v in given.items()), body)
     headers = (("content-type", answered["content_type"]),) if answered.get("content_type") else ()
     if "events" in answered:
-        content = b"".join(b"data: " + _event(event) + b"\n\n" for event in answered["events"])
+        content = b"".join(EVENTS.write(_event(event)) for event in answered["events"])
     else:
         content = _dump(answered["body"]) if "body" in answered else str(answered.get("text", "")).encode()
     return Exchange(request, _reply(int(answered["status"]), headers, content))
@@ -195,8 +195,8 @@ def _reply(status: int, headers: Headers, body: bytes, seconds: float = 0.0) -> 
     kept = tuple(pair for pair in passed_on(headers) if pair[0] not in OF_THE_WIRE)
     content = unpack(encoding, body)
     encoding = encoding if encoding in ("gzip", "deflate") else ""
-    if known.get("content-type", "").startswith("text/event-stream"):
-        events = tuple(Event(seconds, event) for event in _cut(content))
+    if EVENTS.is_stream(known.get("content-type", "")):
+        events = tuple(RecordedEvent(seconds, event) for event in _cut(content))
         return Reply(status, kept, events=events, encoding=encoding, seconds=seconds)
     return Reply(status, kept, content, encoding=encoding, seconds=seconds)
 

@@ -13,20 +13,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stubserver.asgi import CONTROL_PREFIX, replaying
 from stubserver.config.settings import Settings
 from stubserver.errors import SettingsError, UnrecordedError
+from stubserver.playback.asgi_messages import read_request, send_error
 from stubserver.playback.cassette import Cassette, CassetteWriter, read_cassette
-from stubserver.playback.convert import convert_reply, other_form
+from stubserver.playback.convert import convert_reply, requests_in_other_form
 from stubserver.playback.exchange import Exchange, Reply, Request
 from stubserver.playback.matching import Library
 from stubserver.playback.recorder import Notify, Proxy, Tape
 from stubserver.playback.redaction import Redaction
 from stubserver.playback.replay import Replayer
 from stubserver.playback.upstream import Upstream
-from stubserver.playback.wire import read_request, send_error
+from stubserver.serving.wire import Wire
 
 logger = logging.getLogger("stubserver")
-
-OWN_PATHS = ("/health", "/ping", "/load", "/metrics", "/openapi.json", CONTROL_PREFIX)
-"""Where a server speaks of itself: never recorded, never played back."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,7 @@ class Player:
     """
 
     cassette: Cassette
+    wire: Wire
     library: Library
     replayer: Replayer
     plays: bool = True
@@ -52,9 +51,9 @@ class Player:
         return self.library.find(request) or (self._find_other_form(request) if self.converts else None)
 
     def _find_other_form(self, request: Request) -> Exchange | None:
-        for other in other_form(request):
+        for other in requests_in_other_form(request, self.wire):
             found = self.library.find(other)
-            reply = convert_reply(found.reply, request) if found else None
+            reply = convert_reply(found.reply, request, self.wire) if found else None
             if found and reply:
                 return Exchange(found.request, reply)
         return None
@@ -76,7 +75,7 @@ class Player:
             self.tape.close()
 
 
-def open_player(settings: Settings, notify: Notify = logger.info) -> Player | None:
+def open_player(settings: Settings, wire: Wire, notify: Notify = logger.info) -> Player | None:
     """The player that the settings ask for, None without a cassette. `notify` hears what is recorded.
 
     Raises SettingsError and CassetteError.
@@ -90,15 +89,16 @@ def open_player(settings: Settings, notify: Notify = logger.info) -> Player | No
     found = read_cassette(path) if path.exists() else None
     records = _records(settings, found)
     upstream = _upstream(settings, records)
-    tape = Tape(_open_writer(settings, path), redaction, upstream, notify) if upstream and records else None
+    tape = Tape(_open_writer(settings, path), redaction, upstream, wire, notify) if upstream and records else None
     cassette = found or (Cassette(path) if records else read_cassette(path))
-    exchanges = (*cassette.exchanges, *_of_the_header(cassette))
+    exchanges = (*cassette.exchanges, *_of_the_header(cassette, wire))
     return Player(
         cassette=cassette,
+        wire=wire,
         library=Library(exchanges, settings.cassette_ignore, redaction, settings.cassette_repeat),
         replayer=Replayer(settings.cassette_pace),
         plays=settings.record_mode != "all",
-        proxy=Proxy(upstream, tape) if upstream else None,
+        proxy=Proxy(upstream, wire, tape) if upstream else None,
         tape=tape,
         to_script=not upstream and settings.cassette_on_miss == "script",
         converts=settings.cassette_convert,
@@ -127,10 +127,10 @@ def _open_writer(settings: Settings, path: Path) -> CassetteWriter:
     return writer
 
 
-def _of_the_header(cassette: Cassette) -> Iterator[Exchange]:
-    """/version and /v1/models, which clients ask first, as the recorder asked them itself; after real recordings."""
+def _of_the_header(cassette: Cassette, wire: Wire) -> Iterator[Exchange]:
+    """What clients ask first, and the recorder has asked itself; after real recordings."""
     recorded = {exchange.request.line for exchange in cassette.exchanges}
-    for key, path in (("version", "/version"), ("models", "/v1/models")):
+    for key, path in wire.identity_paths.items():
         request = Request("GET", path)
         if key in cassette.upstream and request.line not in recorded:
             body = json.dumps(cassette.upstream[key], ensure_ascii=False, separators=(",", ":")).encode()
@@ -143,10 +143,11 @@ class PlaybackMiddleware:
     def __init__(self, app: ASGIApp, player: Player) -> None:
         self._app = app
         self._player = player
+        self._never_recorded = (*player.wire.own_paths, CONTROL_PREFIX)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, or pass it on."""
-        if scope["type"] != "http" or scope["path"].startswith(OWN_PATHS):
+        if scope["type"] != "http" or scope["path"].startswith(self._never_recorded):
             await self._app(scope, receive, send)
             return
         request = await read_request(scope, receive)
@@ -160,7 +161,7 @@ class PlaybackMiddleware:
         elif self._player.to_script:
             await self._app(scope, replaying(request.body, receive), send)
         else:
-            await send_error(UnrecordedError(self._explain(request)), send)
+            await send_error(UnrecordedError(self._explain(request)), self._player.wire, send)
 
     def _explain(self, request: Request) -> str:
         hints = "--record-mode new_episodes records it; --cassette-on-miss script lets the script answer"
@@ -191,6 +192,6 @@ class RecordingApp:
         if request is None:
             return
         if self.player.proxy is None:
-            await send_error(UnrecordedError(f"{request.line} is never recorded"), send)
+            await send_error(UnrecordedError(f"{request.line} is never recorded"), self.player.wire, send)
         else:
             await self.player.proxy.pass_on(request, raw_path(scope), receive, send, record=False)

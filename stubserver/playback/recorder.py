@@ -7,19 +7,21 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from zlib import error as EncodingError  # noqa: N812
 
 from starlette.types import Receive, Send
 
 from stubserver.asgi import until_gone
 from stubserver.errors import UpstreamError
+from stubserver.playback.asgi_messages import passed_on, send_error, start_message
 from stubserver.playback.cassette import CassetteWriter, make_header
 from stubserver.playback.encodings import unpack, unpacker
-from stubserver.playback.events import EventCutter
-from stubserver.playback.exchange import Event, Exchange, Headers, Reply, Request
+from stubserver.playback.exchange import Exchange, Headers, RecordedEvent, Reply, Request
 from stubserver.playback.redaction import Redaction, secrets_of
 from stubserver.playback.upstream import Upstream
-from stubserver.playback.wire import passed_on, send_error, start_message
+from stubserver.serving.framing import EventCutter, Framing
+from stubserver.serving.wire import Wire
 
 logger = logging.getLogger("stubserver")
 
@@ -33,17 +35,22 @@ OF_THE_WIRE = frozenset({"content-encoding", "content-length"})
 class Tape:
     """Writes exchanges to a cassette, their secrets taken out."""
 
-    def __init__(self, writer: CassetteWriter, redaction: Redaction, upstream: Upstream, notify: Notify) -> None:
+    def __init__(
+        self, writer: CassetteWriter, redaction: Redaction, upstream: Upstream, wire: Wire, notify: Notify
+    ) -> None:
         self._notify = notify
         self._writer = writer
         self._redaction = redaction
         self._upstream = upstream
+        self._wire = wire
         self._exchanges = 0
         self._bytes = 0
 
     async def record(self, exchange: Exchange) -> None:
         """Write an exchange down. A full disk loses this exchange, not the client's reply, and the file stays whole."""
-        identity = await self._upstream.identity(exchange.request.headers) if self._writer.is_new else {}
+        identity: dict[str, Any] = {}
+        if self._writer.is_new:
+            identity = await self._upstream.identity(self._wire.identity_paths, exchange.request.headers)
         clean = self._redaction.exchange(exchange)
         try:
             if self._writer.is_new:
@@ -70,8 +77,9 @@ class Tape:
 class Proxy:
     """Passes requests on to the real server. `tape`: where they are recorded, if anywhere."""
 
-    def __init__(self, upstream: Upstream, tape: Tape | None = None) -> None:
+    def __init__(self, upstream: Upstream, wire: Wire, tape: Tape | None = None) -> None:
         self._upstream = upstream
+        self._wire = wire
         self._tape = tape
 
     async def pass_on(
@@ -81,7 +89,7 @@ class Proxy:
 
         A client that has the whole of its reply may count on it that the reply is recorded.
         """
-        listener = _Listener(self._tape if record else None)
+        listener = _Listener(self._wire.framing, self._tape if record else None)
         copying = asyncio.create_task(self._copy(request, raw_path, send, listener))
         leaving = asyncio.create_task(until_gone(receive))
         try:
@@ -113,7 +121,7 @@ class Proxy:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 listener.has_ended = True
         except UpstreamError as error:
-            await send_error(error, send)
+            await send_error(error, self._wire, send)
         except self._upstream.broken as error:
             # The reply has begun, so all that can be done is what upstream did: to break off.
             logger.warning("%s broke off: %s", self._upstream.url, error or type(error).__name__)
@@ -122,8 +130,9 @@ class Proxy:
 class _Listener:
     """Hears a reply as it passes, remembers when each part of it came, and has it written to the tape."""
 
-    def __init__(self, tape: Tape | None) -> None:
+    def __init__(self, framing: Framing, tape: Tape | None) -> None:
         self.has_ended = False
+        self._framing = framing
         self._tape = tape
         self._is_written = False
         self._started = time.perf_counter()
@@ -131,7 +140,7 @@ class _Listener:
         self._headers: Headers = ()
         self._seconds = 0.0
         self._chunks: list[bytes] = []
-        self._events: list[Event] = []
+        self._events: list[RecordedEvent] = []
         self._problem = ""
         self._received = 0
         self._length: int | None = None
@@ -139,7 +148,7 @@ class _Listener:
     @property
     def is_complete(self) -> bool:
         """All of the reply was heard. Its client may know so, and be gone, before the connection upstream ends."""
-        finished = bool(self._events) and self._events[-1].data.strip() == b"data: [DONE]"
+        finished = bool(self._events) and self._framing.is_done(self._events[-1].data)
         return self.has_ended or self._length == self._received or finished
 
     @property
@@ -153,7 +162,7 @@ class _Listener:
         self._length = int(known["content-length"]) if known.get("content-length", "").isdecimal() else None
         self._encoding = known.get("content-encoding", "").strip().lower().removeprefix("identity")
         self._unpack = unpacker(self._encoding)
-        self._cutter = EventCutter() if known.get("content-type", "").startswith("text/event-stream") else None
+        self._cutter = EventCutter() if self._framing.is_stream(known.get("content-type", "")) else None
         if self._unpack is None:
             self._problem = f"its content-encoding is {self._encoding!r}, in which no secret could be found"
 
@@ -169,7 +178,7 @@ class _Listener:
         if self._cutter is None:
             self._chunks.append(data)
             return
-        self._events += [Event(self._elapsed(), event) for event in self._cutter.feed(data)]
+        self._events += [RecordedEvent(self._elapsed(), event) for event in self._cutter.feed(data)]
 
     async def write(self, request: Request) -> None:
         """Have what was heard written down, once; or say why it isn't."""
@@ -188,7 +197,7 @@ class _Listener:
         body = b"".join(self._chunks)
         events = None
         if self._cutter is not None:
-            rest = [Event(self._elapsed(), self._cutter.rest())] if self._cutter.rest() else []
+            rest = [RecordedEvent(self._elapsed(), self._cutter.rest())] if self._cutter.rest() else []
             events = (*self._events, *rest)
         return Reply(self._status, headers, body, events, self._encoding, self._seconds)
 

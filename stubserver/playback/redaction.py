@@ -17,7 +17,8 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from stubserver.errors import SettingsError
-from stubserver.playback.exchange import Event, Exchange, Headers, Reply, Request
+from stubserver.playback.exchange import Exchange, Headers, RecordedEvent, Reply, Request
+from stubserver.serving.framing import EVENTS
 
 REDACTED = "REDACTED"
 
@@ -127,13 +128,14 @@ class Redaction:
         )
         events = reply.events
         if events is not None:
-            events = tuple(Event(event.at, self._event(event.data, secrets)) for event in events)
+            events = tuple(RecordedEvent(event.at, self._event(event.data, secrets)) for event in events)
         return replace(reply, headers=headers, body=self._body(reply.body, secrets, FIELDS), events=events)
 
     def _event(self, data: bytes, secrets: Sequence[str]) -> bytes:
-        content = data.removeprefix(b"data: ").rstrip(b"\r\n")
+        """What it says as a body, and the whole of it as a text, for what its other lines say."""
+        content = EVENTS.read(data)
         cleaned = self._body(content, secrets, FIELDS)
-        return data if cleaned == content else data.replace(content, cleaned)
+        return self._bytes(data if cleaned == content else EVENTS.rewrite(data, cleaned), secrets)
 
     def _body(self, body: bytes, secrets: Sequence[str], fields: Iterable[str]) -> bytes:
         """The body; its bytes change only where there is a secret in it.
@@ -147,6 +149,10 @@ class Redaction:
                 body = json.dumps(cleaned, ensure_ascii=False, separators=(",", ":")).encode()
         except (ValueError, RecursionError):
             pass
+        return self._bytes(body, secrets)
+
+    def _bytes(self, body: bytes, secrets: Sequence[str]) -> bytes:
+        """The bytes as a text without secrets; they change only where there is one."""
         # Latin-1 takes every byte to a character and back.
         encoding = "utf-8" if _is_utf8(body) else "latin-1"
         text = body.decode(encoding)

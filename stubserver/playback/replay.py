@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from functools import lru_cache
 
 from starlette.types import Message, Receive, Send
 
 from stubserver.asgi import until_gone
+from stubserver.playback.asgi_messages import start_message
 from stubserver.playback.encodings import accepted, packer
 from stubserver.playback.exchange import Exchange, Reply, Request
-from stubserver.playback.wire import start_message
 
 NO_BODY = (204, 304)
 """Statuses whose replies have no body, and so no length either."""
+
+
+MAX_READY = 1024
+"""Full replies that are kept as they are sent, so that a repeated one isn't made again."""
 
 
 class Replayer:
@@ -22,6 +27,7 @@ class Replayer:
 
     def __init__(self, pace: float) -> None:
         self._pace = pace
+        self._full_messages = lru_cache(maxsize=MAX_READY)(_full_messages)
 
     async def play(self, exchange: Exchange, request: Request, receive: Receive, send: Send) -> None:
         """Answer the request with the recorded reply."""
@@ -32,9 +38,7 @@ class Replayer:
             return
         if self._pace and await _gone_after(reply.seconds * self._pace, receive):
             return
-        if encoding not in exchange.ready:
-            exchange.ready[encoding] = _full_messages(reply, encoding)
-        for message in exchange.ready[encoding]:
+        for message in self._full_messages(reply, encoding):
             await send(message)
 
     async def _play_events(self, reply: Reply, encoding: str, receive: Receive, send: Send) -> None:

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from stubserver.errors import SettingsError, UpstreamError
+from stubserver.playback.asgi_messages import passed_on
 from stubserver.playback.encodings import accepted
 from stubserver.playback.exchange import Headers, Request
-from stubserver.playback.wire import passed_on
 
 if TYPE_CHECKING:
     import httpx
@@ -77,11 +77,11 @@ class Upstream:
         """What reading a reply raises when the connection breaks."""
         return self._httpx.TransportError
 
-    async def identity(self, headers: Headers = ()) -> dict[str, Any]:
-        """What the server says of itself: url, version, models; what it doesn't say is left out."""
+    async def identity(self, paths: Mapping[str, str], headers: Headers = ()) -> dict[str, Any]:
+        """What the server says of itself on these paths, and its url; what it doesn't say is left out."""
         known = {name: value for name, value in headers if name in ("authorization", "api-key", "x-api-key")}
         found: dict[str, Any] = {"url": self.url}
-        for key, path in (("version", "/version"), ("models", "/v1/models")):
+        for key, path in paths.items():
             answer = await self._get_json(path, known)
             if answer is not None:
                 found[key] = answer

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stubserver.errors import UpstreamError
+from stubserver.playback.asgi_messages import OF_THE_CONNECTION
 from stubserver.playback.canonical import parse_json, shown
 from stubserver.playback.cassette import Cassette
-from stubserver.playback.events import EventCutter
 from stubserver.playback.exchange import Exchange, Request
 from stubserver.playback.redaction import REDACTED
 from stubserver.playback.upstream import Upstream
-from stubserver.playback.wire import OF_THE_CONNECTION
-
-FREE_FIELDS = frozenset({"id", "request_id", "created", "system_fingerprint"})
-"""Fields that are new in every reply: only their kind counts, and of an id what stands before its first hyphen."""
+from stubserver.serving.framing import EventCutter
+from stubserver.serving.wire import Wire
 
 _MISSING = object()
 
@@ -31,7 +29,9 @@ class Report:
     drift: list[str] = field(default_factory=list)
 
 
-async def verify_cassette(cassette: Cassette, upstream: Upstream, api_key: str = "", tolerance: float = 1e-4) -> Report:
+async def verify_cassette(
+    cassette: Cassette, upstream: Upstream, wire: Wire, api_key: str = "", tolerance: float = 1e-4
+) -> Report:
     """Send every recorded request again, one after the other. `tolerance`: how far numbers may move, absolute.
 
     Raises UpstreamError as a line of the report where the server can't be reached.
@@ -39,13 +39,15 @@ async def verify_cassette(cassette: Cassette, upstream: Upstream, api_key: str =
     report = Report()
     for number, exchange in enumerate(cassette.exchanges, 1):
         report.asked += 1
-        lines = [line async for line in _drift(exchange, upstream, api_key, tolerance)]
+        lines = [line async for line in _drift(exchange, upstream, wire, api_key, tolerance)]
         report.drifted += bool(lines)
         report.drift += [f"{number} {exchange.request.line}: {line}" for line in lines]
     return report
 
 
-async def _drift(exchange: Exchange, upstream: Upstream, api_key: str, tolerance: float) -> AsyncIterator[str]:
+async def _drift(
+    exchange: Exchange, upstream: Upstream, wire: Wire, api_key: str, tolerance: float
+) -> AsyncIterator[str]:
     recorded = exchange.reply
     try:
         async with upstream.open(_prepared(exchange.request, api_key)) as response:
@@ -55,13 +57,12 @@ async def _drift(exchange: Exchange, upstream: Upstream, api_key: str, tolerance
         return
     if response.status_code != recorded.status:
         yield f"the status was {recorded.status}, now {response.status_code}"
-    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+    is_stream = wire.framing.is_stream(response.headers.get("content-type", ""))
     if is_stream != (recorded.events is not None):
         yield f"it was {'a stream' if not is_stream else 'no stream'}, now it {'is one' if is_stream else 'is none'}"
         return
-    left = _values(recorded.content, is_stream)
-    right = _values(content, is_stream)
-    for line in drift(left, right, tolerance):
+    left, right = (_events(each, wire) if is_stream else _value(each) for each in (recorded.content, content))
+    for line in drift(left, right, tolerance, wire.fresh_fields):
         yield line
 
 
@@ -71,17 +72,14 @@ def _prepared(request: Request, api_key: str) -> Request:
     return replace(request, headers=headers + own)
 
 
-def _values(content: bytes, is_stream: bool) -> Any:
-    """The reply as a JSON value: of a stream, its events choice by choice, since those interleave by chance."""
-    if not is_stream:
-        return _value(content)
-    events = [_value(event.strip().removeprefix(b"data:").strip()) for event in EventCutter().feed(content)]
-    choices: dict[str, list[Any]] = {}
-    for event in events:
-        parts = event.get("choices") if isinstance(event, dict) else None
-        index = parts[0].get("index") if isinstance(parts, list) and parts and isinstance(parts[0], dict) else "last"
-        choices.setdefault(f"choice {index}", []).append(event)
-    return choices
+def _events(content: bytes, wire: Wire) -> Any:
+    """The events of a stream as JSON values, choice by choice, since those interleave by chance."""
+    by_choice: dict[str, list[Any]] = {}
+    for event in EventCutter().feed(content):
+        value = _value(wire.framing.read(event))
+        choices = wire.read_choices(value) if isinstance(value, dict) else []
+        by_choice.setdefault(f"choice {choices[0].index if choices else 'last'}", []).append(value)
+    return by_choice
 
 
 def _value(content: bytes) -> Any:
@@ -91,8 +89,11 @@ def _value(content: bytes) -> Any:
         return content.decode("utf-8", "replace")
 
 
-def drift(recorded: Any, now: Any, tolerance: float, path: str = "") -> Iterator[str]:
-    """What differs: fields that appeared or went, numbers that moved by more than the tolerance, other values."""
+def drift(recorded: Any, now: Any, tolerance: float, fresh: Collection[str], path: str = "") -> Iterator[str]:
+    """What differs: fields that appeared or went, numbers that moved by more than the tolerance, other values.
+
+    fresh: fields that are new in every reply: only their kind counts, and of an id what stands before its first hyphen.
+    """
     name = path.rpartition(".")[2]
     if now is _MISSING:
         yield f"{path} has gone (it was {shown(recorded)})"
@@ -101,22 +102,22 @@ def drift(recorded: Any, now: Any, tolerance: float, path: str = "") -> Iterator
     elif isinstance(recorded, dict) and isinstance(now, dict):
         for key in [*recorded, *(key for key in now if key not in recorded)]:
             inner = f"{path}.{key}" if path else str(key)
-            yield from drift(recorded.get(key, _MISSING), now.get(key, _MISSING), tolerance, inner)
+            yield from drift(recorded.get(key, _MISSING), now.get(key, _MISSING), tolerance, fresh, inner)
     elif isinstance(recorded, list) and isinstance(now, list):
         if len(recorded) != len(now):
             yield f"{path} had {len(recorded)} items, now {len(now)}"
         for index, pair in enumerate(zip(recorded, now, strict=False)):
-            yield from drift(*pair, tolerance, f"{path}[{index}]")
+            yield from drift(*pair, tolerance, fresh, f"{path}[{index}]")
     elif _is_number(recorded) and _is_number(now):
-        if name not in FREE_FIELDS and abs(recorded - now) > tolerance:
+        if name not in fresh and abs(recorded - now) > tolerance:
             yield f"{path} was {json.dumps(recorded)}, now {json.dumps(now)}"
-    elif type(recorded) is not type(now) or _told_apart(name, recorded) != _told_apart(name, now):
+    elif type(recorded) is not type(now) or (recorded != now if name not in fresh else _kind(recorded) != _kind(now)):
         yield f"{path or 'the body'} was {shown(recorded)}, now {shown(now)}"
 
 
-def _told_apart(name: str, value: Any) -> Any:
-    """What of a value counts."""
-    if name not in FREE_FIELDS or not isinstance(value, str):
+def _kind(value: Any) -> Any:
+    """What counts of a value that is new in every reply."""
+    if not isinstance(value, str):
         return value
     prefix, hyphen, _ = value.partition("-")
     return prefix if hyphen else value

@@ -5,11 +5,12 @@ Faults, the journal, playback and assertions use it and know no shape; a dialect
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from stubserver.errors import RequestError
+from stubserver.serving.framing import Framing
 
 Document = dict[str, Any]
 """The JSON object of a full reply, or of an event."""
@@ -21,7 +22,7 @@ MISSING: Any = object()
 """In place of a part's value: the part is taken out."""
 
 
-class Entry(NamedTuple):
+class TopLogprob(NamedTuple):
     """A token among the top ones of a position.
 
     token: as the reply shows it. rest: what else the wire has for it, which only the wire reads.
@@ -33,15 +34,16 @@ class Entry(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A token of the reply. logprob and top are None where the wire has null. rest: as for an entry."""
+    """A token of the reply. logprob and top are None where the wire has null. rest: as for a top one."""
 
     token: str
     logprob: float | None
-    top: Sequence[Entry] | None
+    top: Sequence[TopLogprob] | None
     rest: Any = None
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Choice:
     """One output of a reply. positions: those that the document has of it; None if it has no logprobs of it."""
 
     index: int
@@ -73,50 +75,24 @@ class RecordedRequest:
         return self.temperature == 0 and not self.moved
 
 
-@dataclass(frozen=True)
-class Framing:
-    """Server-sent events. done: the event that ends a stream; empty where nothing does."""
-
-    done: bytes = b""
-    media_type: str = field(default="text/event-stream", init=False)
-
-    def write(self, text: bytes) -> bytes:
-        """A JSON text as an event."""
-        return b"data: " + text + b"\n\n"
-
-    def read(self, event: bytes) -> bytes:
-        """What the `data:` lines of an event hold; empty for a comment."""
-        lines = [line.removeprefix(b"data:") for line in event.splitlines() if line.startswith(b"data:")]
-        return b"\n".join(line.removeprefix(b" ") for line in lines)
-
-    def rewrite(self, event: bytes, text: bytes) -> bytes:
-        """The event with other data; its other lines (`event:`, `id:`) stay."""
-        others = [line for line in event.splitlines() if line and not line.startswith(b"data:")]
-        return b"\n".join([*others, b"data: " + text]) + b"\n\n"
-
-    def is_done(self, event: bytes) -> bool:
-        """Whether this is the event that ends a stream."""
-        return bool(self.done) and self.read(event) == self.read(self.done)
-
-    def is_stream(self, content_type: str) -> bool:
-        """Whether a reply of this content type is a stream."""
-        return content_type.startswith(self.media_type)
-
-
 class Wire(Protocol):
-    """How a server writes what it says. masked: the logprob that stands for a token which could not come out."""
+    """How a server writes what it says.
+
+    own_paths: the beginnings of the paths where it speaks of itself, about which there is nothing to record.
+    identity_paths: what a cassette's header knows of a recorded server → the path that tells it. fresh_fields: the
+    fields that are new in every reply. masked: the logprob that stands for a token which could not come out.
+    """
 
     framing: Framing
+    own_paths: Sequence[str]
+    identity_paths: Mapping[str, str]
+    fresh_fields: Collection[str]
     masked: float
 
     # Errors
 
     def error_reply(self, error: RequestError) -> tuple[int, Any]:
-        """(status, JSON body) of what answers a request that is refused."""
-        ...
-
-    def error_event(self, error: RequestError) -> bytes:
-        """The event that an error is in a stream whose 200 has gone out."""
+        """(status, JSON body) of what answers a request that is refused. In a stream, the body is an event."""
         ...
 
     def http_error(self, status: int, detail: str) -> Any:
@@ -140,14 +116,14 @@ class Wire(Protocol):
     def write_choices(self, document: Document, choices: Sequence[Choice]) -> Document:
         """A new document with other positions in the choices that `read_choices` gave, in the same order.
 
-        A choice whose positions are None has no logprobs (null).
+        A choice that had positions and whose positions are None now has no logprobs (null).
         """
         ...
 
     def write_part(self, document: Document, part: Part, value: Any) -> Document | None:
         """A new document with another value of a part, or without it (MISSING).
 
-        The same object if it has no such part; None if nothing is left of it that would be sent.
+        The same object if it has no such part, or has it so already; None if nothing is left that would be sent.
         """
         ...
 
@@ -159,11 +135,19 @@ class Wire(Protocol):
         """How many tokens were generated for a full reply, at least 1."""
         ...
 
-    def token_names(self, token_id: int, text: str) -> set[str]:
-        """How a reply may show a token."""
+    def token_names(self, token_id: int, text: str | None) -> set[str]:
+        """How a reply may show a token; `text`: None if it isn't known."""
         ...
 
     # Recorded exchanges
+
+    def describe_server(self, identity: Mapping[str, Any]) -> Mapping[str, str]:
+        """What a cassette's header knows of the server, by `identity_paths`, for people: what it is → a text."""
+        ...
+
+    def last_prompt(self, body: Document) -> Any:
+        """What a request body asks, by which people tell requests apart; None if it asks nothing."""
+        ...
 
     def other_form(self, body: Document) -> Iterator[Document]:
         """The bodies that ask for the same in the other form: full for a stream, a stream for a full reply."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
 from stubserver.errors import TokenizerError
-from stubserver.journal.journal import Entry
+from stubserver.journal.entry import Entry
 from stubserver.script.conditions import json_equal
+from stubserver.serving.wire import Position, Wire
 
 _LONGEST_LINE = 160
 _MOST_LINES = 10
@@ -47,11 +48,14 @@ def assert_logprobs_mode(entry: Entry, mode: str) -> None:
         )
 
 
-def assert_labels_returned(entry: Entry, labels: Sequence[str | int], position: int) -> None:
-    """That each choice of the reply gives a value for each of these tokens (texts or ids) at this position."""
+def assert_labels_returned(entry: Entry, labels: Sequence[str | int], position: int, wire: Wire) -> None:
+    """That each choice of the reply gives a value for each of these tokens (texts or ids) at this position.
+
+    wire: how the reply is written.
+    """
     __tracebackhide__ = True
     _wait_for_end(entry)
-    choices = dict(_choices(entry))
+    choices = logprobs_of(entry, wire)
     if not choices:
         raise AssertionError(f"the reply has no choices: {_line(entry)}")
     for index, positions in sorted(choices.items()):
@@ -60,11 +64,11 @@ def assert_labels_returned(entry: Entry, labels: Sequence[str | int], position: 
                 f"choice {index} has no logprobs at position {position}, only {len(positions)} of them: {_line(entry)}"
             )
         returned = positions[position]
-        missing = [label for label in labels if not _names(label, entry) & returned.keys()]
+        missing = [label for label in labels if not _names(label, entry, wire) & returned.keys()]
         if missing:
             raise AssertionError(
                 f"choice {index}, position {position}: no value for {_quoted(missing)}; the reply has "
-                f"{_values(returned)}{_hint(entry, missing)}"
+                f"{_values(returned)}{_hint(entry)}"
             )
 
 
@@ -82,41 +86,36 @@ def _has(value: Any, wanted: Any) -> bool:
     return json_equal(value, wanted)
 
 
-def _choices(entry: Entry) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """(index, {token: logprob} a position) of each choice, full or streamed."""
-    found: dict[int, list[dict[str, Any]]] = {}
-    for document in [entry.reply, *(event.data for event in entry.events)]:
-        choices = document.get("choices") if isinstance(document, dict) else None
-        for choice in choices or ():  # a fault may have made them anything
-            found.setdefault(choice.get("index", 0), []).extend(_positions(choice.get("logprobs") or {}))
-    yield from found.items()
+def logprobs_of(entry: Entry, wire: Wire) -> dict[int, list[dict[str, float | None]]]:
+    """Index → {token: logprob} a position, of each choice, full or streamed."""
+    found: dict[int, list[dict[str, float | None]]] = {}
+    documents = [entry.reply, *(event.data for event in entry.events)]
+    for choice in (
+        each for document in documents if isinstance(document, dict) for each in wire.read_choices(document)
+    ):
+        found.setdefault(choice.index, []).extend(map(_by_token, choice.positions or ()))
+    return found
 
 
-def _positions(logprobs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """{token: logprob} of each position, in the shape of completions or of chats."""
-    for entry in logprobs.get("content") or ():
-        yield {each["token"]: each["logprob"] for each in [entry, *(entry.get("top_logprobs") or ())]}
-    values, top = logprobs.get("token_logprobs") or (), logprobs.get("top_logprobs") or ()
-    for number, token in enumerate(logprobs.get("tokens") or ()):
-        own = {token: values[number] if number < len(values) else None}
-        yield own | dict((top[number] if number < len(top) else None) or {})
+def _by_token(position: Position) -> dict[str, float | None]:
+    return {position.token: position.logprob, **{each.token: each.logprob for each in position.top or ()}}
 
 
-def _names(label: str | int, entry: Entry) -> set[str]:
-    """How a reply may show a token: by its text, or as `token_id:N`."""
+def _names(label: str | int, entry: Entry, wire: Wire) -> set[str]:
+    """How a reply may show a token."""
     tokenizer = entry.generations[0].tokenizer if entry.generations else None
     if isinstance(label, int):
-        return {f"token_id:{label}"} | ({tokenizer.token_text(label)} if tokenizer else set())
+        return wire.token_names(label, tokenizer.token_text(label) if tokenizer else None)
     with suppress(TokenizerError):
-        return {label} | ({f"token_id:{tokenizer.one_token(label)}"} if tokenizer else set())
+        return {label} | (wire.token_names(tokenizer.one_token(label), label) if tokenizer else set())
     return {label}
 
 
-def _hint(entry: Entry, missing: Sequence[str | int]) -> str:
-    body = entry.body if isinstance(entry.body, dict) else {}
-    asked = body.get("top_logprobs", body.get("logprobs"))
-    mode = entry.generations[0].logprobs_mode if entry.generations else "?"
-    return f". It was asked for {json.dumps(asked)} logprobs, in mode {mode}"
+def _hint(entry: Entry) -> str:
+    if not entry.generations:
+        return ""
+    record = entry.generations[0]
+    return f". It was asked for {json.dumps(record.logprobs_asked)} logprobs, in mode {record.logprobs_mode}"
 
 
 def _criteria(path: str | None, body: Mapping[str, Any] | None) -> str:

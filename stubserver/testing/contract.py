@@ -27,7 +27,9 @@ import pytest
 
 import stubserver.testing.contract_scenes as scenes
 from stubserver.errors import TokenizerError
+from stubserver.journal.entry import Entry
 from stubserver.script.tokens import TokenReader
+from stubserver.testing.assertions import logprobs_of
 from stubserver.testing.contract_properties import CLAUSE, DETAIL
 from stubserver.testing.contract_scenes import Scene
 from stubserver.testing.contract_verdict import ErrorTypes, Label, find_problem
@@ -283,6 +285,7 @@ class LabelReadbackContract:
     def _serve(self, make: MakeServer, scene: Scene) -> StubServer:
         server = make(scene.script, **{**self.server_settings, **scene.settings, "logprobs_mode": scene.mode})
         server.faults(*scene.faults)
+        server.allow_faults_without_effect()  # a client may not ask for what a fault changes
         return server
 
     def _read(self, request: LabelRequest) -> Values:
@@ -356,17 +359,16 @@ def _evidence(server: StubServer, prompt: str) -> list[str]:
         return ["It was asked nothing."]
     written = json.dumps(prompt)[1:-1]
     last = next((entry for entry in reversed(entries) if written in json.dumps(entry.body, default=str)), entries[-1])
-    reply = last.reply if last.reply is not None else [event.data for event in last.events]
     return [
         f"The request: {last.method} {last.path} {_short(last.body)}",
-        f"The reply: {last.status} {_short(_logprobs(reply))}",
+        f"The reply: {last.status} {_short(_values(last, server))}",
     ]
 
 
-def _logprobs(reply: Any) -> Any:
-    """The choices' logprobs, which are what matters, if there are choices."""
-    choices = reply.get("choices") if isinstance(reply, dict) else None
-    return [choice.get("logprobs") for choice in choices] if choices else reply
+def _values(entry: Entry, server: StubServer) -> Any:
+    """Token → logprob at each position of the reply, which is what matters; the reply itself if it has no choices."""
+    reply = entry.reply if entry.reply is not None else [event.data for event in entry.events]
+    return logprobs_of(entry, server._controls.dialect.wire) or reply
 
 
 def _short(value: Any) -> str:

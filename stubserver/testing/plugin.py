@@ -66,20 +66,30 @@ def make_stubserver(request: pytest.FixtureRequest) -> Iterator[Callable[..., St
     """`make_stubserver(script, **settings)`: further servers, closed at the test's end."""
     from stubserver.testing.server import StubServer
 
+    made: list[StubServer] = []
+
+    def make(*script: Any, **settings: Any) -> StubServer:
+        made.append(servers.enter_context(StubServer(**_options(request, *script, **settings))))
+        return made[-1]
+
     with ExitStack() as servers:
-        yield lambda *script, **settings: servers.enter_context(StubServer(**_options(request, *script, **settings)))
+        yield make
+    _check_faults(*made)
 
 
 @pytest.fixture
-def stubserver(request: pytest.FixtureRequest) -> StubServer:
+def stubserver(request: pytest.FixtureRequest) -> Iterator[StubServer]:
     """A stub on a free port: one for all tests, as new for each; with the marker, one of the test's own."""
     marker = request.node.get_closest_marker(MARKER)
     if marker is not None:
         make: Callable[..., StubServer] = request.getfixturevalue("make_stubserver")
-        return make(*marker.args, **marker.kwargs)
+        yield make(*marker.args, **marker.kwargs)
+        return
     stub: StubServer = request.getfixturevalue("_session_stubserver")
     stub.reset()
-    return stub
+    stub._begin_fault_log()
+    yield stub
+    _check_faults(stub)
 
 
 @pytest.fixture
@@ -92,6 +102,7 @@ def stubserver_in_process(request: pytest.FixtureRequest) -> Iterator[Stub]:
     stub = Stub(**_options(request, *given[0], **given[1]))
     yield stub
     stub.close()
+    _check_faults(stub)
 
 
 @pytest.fixture
@@ -100,6 +111,14 @@ def stubserver_env(stubserver: StubServer, monkeypatch: pytest.MonkeyPatch) -> S
     monkeypatch.setenv("OPENAI_BASE_URL", stubserver.base_url)
     monkeypatch.setenv("OPENAI_API_KEY", stubserver.api_key)
     return stubserver
+
+
+def _check_faults(*stubs: Stub) -> None:
+    """Fail the test if a fault befell replies and changed nothing: it doesn't test what it says."""
+    for stub in stubs:
+        idle = stub._fault_log.explain_idle()
+        if idle:
+            pytest.fail(idle, pytrace=False)
 
 
 def _options(request: pytest.FixtureRequest, script: Any = None, **settings: Any) -> dict[str, Any]:

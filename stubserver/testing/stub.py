@@ -13,8 +13,10 @@ from stubserver.control.controls import Controls
 from stubserver.control.explain import explain_body
 from stubserver.engine.model import Model
 from stubserver.errors import SettingsError
-from stubserver.journal.journal import Entry, Journal
+from stubserver.journal.entry import Entry
+from stubserver.journal.journal import Journal
 from stubserver.script.file.amended import AmendedScript, amend, read_default
+from stubserver.testing.fault_log import FaultLog
 from stubserver.testing.rules import RuleChain
 from stubserver.tokenizer.hf import HFTokenizer
 
@@ -34,6 +36,7 @@ class Stub:
     def __init__(self, script: ScriptSource = None, **settings: Any) -> None:
         self.app = create_app(script, **{"journal": True, **settings})
         self._controls: Controls = self.app.state.server
+        self._begin_fault_log()
         self._saved: tuple[HFTokenizer, TemporaryDirectory[str]] | None = None
 
     # What it says
@@ -72,6 +75,10 @@ class Stub:
     def faults(self, *faults: Mapping[str, Any]) -> None:
         """Have these faults on the whole server, and no others; none at all by `stub.faults()`. Raises ConfigError."""
         self._controls.faults.replace([dict(fault) for fault in faults])
+
+    def allow_faults_without_effect(self) -> None:
+        """Let faults pass that befall replies and change nothing, which fail a test otherwise."""
+        self._fault_log.allowed = True
 
     def reset(self) -> None:
         """As new: script, journal, faults, counters, seeds, and the cassette at its beginning."""
@@ -151,7 +158,23 @@ class Stub:
     def assert_labels_returned(self, labels: Sequence[str | int], position: int = 0) -> None:
         """Assert that the last reply has values for these tokens (texts or ids), in every choice, at this position."""
         __tracebackhide__ = True
-        assertions.assert_labels_returned(self.last, labels, position)
+        assertions.assert_labels_returned(self.last, labels, position, self._controls.dialect.wire)
+
+    def assert_faults_changed_something(self) -> None:
+        """Assert that each fault that befell replies changed something of at least one of them.
+
+        The fixtures do so at the end of a test. A reply that broke off doesn't count, nor one that another fault gave
+        in the server's place.
+        """
+        __tracebackhide__ = True
+        idle = self._fault_log.explain_idle()
+        if idle:
+            raise AssertionError(idle)
+
+    def _begin_fault_log(self) -> None:
+        """Forget which faults have befallen replies: a new test begins."""
+        self._fault_log = FaultLog()
+        self._controls.faults.notify = self._fault_log.add
 
     @property
     def _first(self) -> Model:

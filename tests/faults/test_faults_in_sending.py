@@ -11,8 +11,9 @@ import openai
 import pytest
 from fault_server import REQUEST, TOKENS, Running
 
-from stubserver.faults.events import Event, Wait, delaying
+from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.faults.keys import LatencyKeys
+from stubserver.faults.stages import Piece, Wait, delaying
 
 
 def pieces(server: Running, *faults: dict[str, Any], stream: bool = True) -> list[bytes]:
@@ -160,8 +161,8 @@ def test_latency_befalls_other_faults_too(server: Running) -> None:
 def test_latency_has_the_same_jitter_in_every_run() -> None:
     def waits(turn: int, seed: int) -> list[float]:
         fault = LatencyKeys.model_validate({"kind": "latency", "first": 1, "jitter": 0.5, "seed": seed})
-        stage = delaying(fault, turn)
-        items = [item for number in range(3) for item in stage(Event(number, b""))]
+        stage = delaying(fault, turn, WIRE)
+        items = [item for number in range(3) for item in stage(Piece(number, b""))]
         return [item.seconds for item in items if isinstance(item, Wait)]
 
     assert waits(0, seed=7) == waits(0, seed=7)

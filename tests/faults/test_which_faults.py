@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from stubserver.app import create_app
 from stubserver.errors import ConfigError, ScriptError
-from stubserver.faults.board import FaultBoard
+from stubserver.faults.active import ActiveFaults
 
 
 def status(code: int, **keys: Any) -> dict[str, Any]:
@@ -171,18 +171,18 @@ def test_the_same_faults_give_the_same_replies_again(server: Running) -> None:
 
 
 def test_board() -> None:
-    board = FaultBoard()
-    assert board.is_empty
+    active = ActiveFaults()
+    assert active.is_empty
     specs = [{"kind": "status", "status": 429, "times": 2, "when": {"model": ["a"]}}, {"kind": "no_done"}]
-    board.replace(specs)
-    assert board.describe() == specs
-    board.replace(board.describe())
-    assert board.describe() == specs
+    active.replace(specs)
+    assert active.describe() == specs
+    active.replace(active.describe())
+    assert active.describe() == specs
     with pytest.raises(ConfigError):
-        board.replace([{"kind": "no_don"}])
-    assert board.describe() == specs
-    board.reset()
-    assert (board.describe(), board.is_empty) == ([], True)
+        active.replace([{"kind": "no_don"}])
+    assert active.describe() == specs
+    active.reset()
+    assert (active.describe(), active.is_empty) == ([], True)
 
 
 def test_faults_of_requests_are_forgotten_with_them(server: Running) -> None:
@@ -194,14 +194,14 @@ def test_faults_of_requests_are_forgotten_with_them(server: Running) -> None:
 
 def test_readiness_counts_from_the_moment_it_was_set() -> None:
     now = 100.0
-    board = FaultBoard(clock=lambda: now)
-    board.replace([{"kind": "readiness", "seconds": 5}])
-    [fault] = board.faults
-    assert board.turn(fault) == 0
+    active = ActiveFaults(clock=lambda: now)
+    active.replace([{"kind": "readiness", "seconds": 5}])
+    [fault] = active.faults
+    assert active.turn(fault) == 0
     now = 104.9
-    assert board.turn(fault) == 1
+    assert active.turn(fault) == 1
     now = 105.0
-    assert board.turn(fault) is None
+    assert active.turn(fault) is None
 
 
 def test_control_routes(server: Running) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stubserver.playback.cassette import make_header, write_cassette
-from stubserver.playback.exchange import Event, Exchange, Reply, Request
+from stubserver.playback.exchange import Exchange, RecordedEvent, Reply, Request
 
 JSON = (("content-type", "application/json"),)
 SSE = (("content-type", "text/event-stream"),)
@@ -26,7 +26,7 @@ def full(asked: Request, answer: Any, status: int = 200) -> Exchange:
 
 
 def stream(asked: Request, *events: bytes, step: float = 0.0) -> Exchange:
-    timed = tuple(Event(step * number, event) for number, event in enumerate(events))
+    timed = tuple(RecordedEvent(step * number, event) for number, event in enumerate(events))
     return Exchange(asked, Reply(200, SSE, events=timed))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from processes import started, url_in
 
 from stubserver.config.settings import resolve_settings
+from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.playback.player import RecordingApp, open_player
 from stubserver.server import bind
 from stubserver.testing import StubServer
@@ -41,7 +42,7 @@ def recorder(upstream: str, path: Path, **settings: Any) -> Iterator[tuple[str, 
     """(URL, what it says while it records) of `stubserver record`, in a thread of this process."""
     said: list[str] = []
     flags = {"upstream": upstream, "cassette": str(path), "record_mode": "once", **settings}
-    player = open_player(resolve_settings(flags, {}, {}), said.append)
+    player = open_player(resolve_settings(flags, {}, {}), WIRE, said.append)
     assert player is not None
     server = _ThreadServer(RecordingApp(player), bind("127.0.0.1", 0))
     server.start()

@@ -9,8 +9,7 @@ from exchanges import JSON
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stubserver.playback.events import EventCutter
-from stubserver.playback.exchange import Event, Exchange, Reply, Request, read_exchange, write_exchange
+from stubserver.playback.exchange import Exchange, RecordedEvent, Reply, Request, read_exchange, write_exchange
 
 REQUEST = Request("POST", "/v1/completions", "a=1", JSON, b'{"prompt":"x"}')
 
@@ -51,17 +50,7 @@ def test_keys_stand_in_one_order() -> None:
 
 @given(st.binary(max_size=60))
 def test_any_bytes(body: bytes) -> None:
-    events = (Event(0.5, body), Event(1.0, b"data: " + body + b"\n\n"))
+    events = (RecordedEvent(0.5, body), RecordedEvent(1.0, b"data: " + body + b"\n\n"))
     for reply in (Reply(200, JSON, body), Reply(200, JSON, events=events)):
         found = through_a_line(Exchange(REQUEST, reply)).reply
         assert (found.body, found.events) == (reply.body, reply.events)
-
-
-@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
-@pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_events_are_cut_at_blank_lines_however_they_arrive(end: bytes, size: int) -> None:
-    events = [b'data: {"a":1}' + end, b": comment" + end, b"event: x\ndata: 1\ndata: 2" + end]
-    stream, cutter = b"".join(events) + b"data: cut", EventCutter()
-    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
-    assert [event for piece in pieces for event in cutter.feed(piece)] == events
-    assert cutter.rest() == b"data: cut"

@@ -13,7 +13,7 @@ from servers import recorder, upstream
 
 from stubserver.cli import main
 from stubserver.errors import SettingsError
-from stubserver.playback.exchange import Event, Exchange, Reply, Request
+from stubserver.playback.exchange import Exchange, RecordedEvent, Reply, Request
 from stubserver.playback.redaction import REDACTED, Redaction, secrets_of
 
 BEARER = "tok/secret+one=="
@@ -125,9 +125,24 @@ def test_what_looks_like_a_secret_goes(text: str, cleaned: str) -> None:
 
 
 def test_a_stream_is_cleaned_event_by_event() -> None:
-    events = (Event(0, b'data: {"password":"abc"}\n\n'), Event(1, b"data: [DONE]\n\n"))
+    events = (RecordedEvent(0, b'data: {"password":"abc"}\n\n'), RecordedEvent(1, b"data: [DONE]\n\n"))
     found = Redaction().exchange(Exchange(request(), Reply(200, events=events))).reply.events
-    assert found == (Event(0, b'data: {"password":"REDACTED"}\n\n'), events[1])
+    assert found == (RecordedEvent(0, b'data: {"password":"REDACTED"}\n\n'), events[1])
+
+
+@pytest.mark.parametrize(
+    ("event", "cleaned"),
+    [
+        (b": sk-0123456789abcdefghij\n\n", b": REDACTED\n\n"),
+        (b'event: x\r\ndata:{"password":"abc"}\r\n\r\n', b'event: x\r\ndata: {"password":"REDACTED"}\r\n\r\n'),
+        (b"id: sk-0123456789abcdefghij\ndata: 1\ndata: 2\n\n", b"id: REDACTED\ndata: 1\ndata: 2\n\n"),
+        (b'data: {"a":1,\ndata: "password":"abc"}\n\n', b'data: {"a":1,"password":"REDACTED"}\n\n'),
+        (b"data:1\r\r", b"data:1\r\r"),
+    ],
+)
+def test_every_line_of_an_event_is_cleaned(event: bytes, cleaned: bytes) -> None:
+    exchange = Exchange(request(), Reply(200, events=(RecordedEvent(0, event),)))
+    assert Redaction().exchange(exchange).reply.events == (RecordedEvent(0, cleaned),)
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:

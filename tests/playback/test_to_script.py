@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from stubserver.app import create_app
 from stubserver.cli import main
-from stubserver.playback.exchange import Event, Exchange, Reply, Request
+from stubserver.playback.exchange import Exchange, RecordedEvent, Reply, Request
 
 LABELS = [276, 327, 328, 329]  # " A", " B", " C", " D"
 GREEDY = {"model": "bigram", "prompt": "Answer:", "temperature": 0}
@@ -34,7 +34,7 @@ def record(app: TestClient, path: str = "/v1/completions", **body: Any) -> Excha
     reply = post(app, path, **body)
     asked = Request("POST", path, body=compact(body))
     if body.get("stream"):
-        events = tuple(Event(0, event + b"\n\n") for event in reply.content.split(b"\n\n")[:-1])
+        events = tuple(RecordedEvent(0, event + b"\n\n") for event in reply.content.split(b"\n\n")[:-1])
         return Exchange(asked, Reply(reply.status_code, events=events))
     return Exchange(asked, Reply(reply.status_code, body=reply.content))
 

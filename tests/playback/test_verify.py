@@ -11,6 +11,7 @@ from exchanges import cassette, compact, full, request, stream
 from servers import always, reply, upstream
 
 from stubserver.cli import main
+from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.playback.exchange import Exchange
 from stubserver.playback.verify import drift
 
@@ -45,7 +46,7 @@ RECORDED = {"id": "cmpl-1", "created": 7, "choices": [{"text": "x", "logprob": -
     ],
 )
 def test_drift(now: Any, lines: list[str]) -> None:
-    assert list(drift(RECORDED, now, 1e-4)) == lines
+    assert list(drift(RECORDED, now, 1e-4, WIRE.fresh_fields)) == lines
 
 
 def verify(path: str, url: str, capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -196,6 +197,91 @@ def test_a_failing_assertion_shows_what_came(pytester: pytest.Pytester) -> None:
     )
     result.stdout.fnmatch_lines(['*no value for " A", " B"; the reply has " The" (-0.06706)*'])
     result.stdout.no_fnmatch_line("*assertions.py*raise*")
+
+
+def test_a_fault_that_changes_nothing_fails_the_test_that_set_it(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    pytester.makepyfile(
+        textwrap.dedent(USES)
+        + textwrap.dedent("""
+    import asyncio, pytest
+
+    DROP = {"kind": "drop_label", "label": " A"}
+
+    def ask(stub, headers={}, **fields):
+        body = json.dumps({"prompt": "p", "max_tokens": 1, "temperature": 0, **fields}).encode()
+        headers = {"content-type": "application/json", **headers}
+        urlopen(Request(stub.base_url + "/completions", body, headers)).read()
+
+    def test_server(stubserver):
+        stubserver.on().logits({" B": 3.0, " A": 2.0}, rest=-10)
+        stubserver.faults(DROP)
+        ask(stubserver, logprobs=1)
+
+    def test_rule(make_stubserver):
+        make_stubserver()
+        stub = make_stubserver()
+        stub.on().text(" A").fault("usage", event=7)
+        ask(stub, stream=True)
+
+    def test_request(stubserver):
+        ask(stubserver, {"X-Stub-Faults": '[{"kind": "no_done"}]'})
+
+    def test_in_process(stubserver_in_process):
+        stubserver_in_process.faults({"kind": "framing", "coalesce": 2})
+
+        async def complete():
+            async with stubserver_in_process.async_client() as client:
+                await client.post("/v1/completions", json={"prompt": "p", "max_tokens": 1})
+
+        asyncio.run(complete())
+
+    @pytest.mark.stubserver(logprobs_mode="raw_logits")
+    def test_own_server(stubserver):
+        stubserver.faults({"kind": "logprobs"})
+        ask(stubserver)
+        stubserver.reset()
+
+    def test_that_found_something_once(stubserver):
+        stubserver.on().logits({" B": 3.0, " A": 2.0}, rest=-10)
+        stubserver.faults(DROP)
+        ask(stubserver, logprobs=1)
+        ask(stubserver, logprobs=2)
+
+    def test_that_befell_nothing(stubserver):
+        stubserver.faults(DROP, {"kind": "status", "after": 9})
+
+    def test_behind_another_fault(stubserver):
+        stubserver.faults({"kind": "status", "status": 503}, DROP)
+        with pytest.raises(OSError):
+            ask(stubserver, logprobs=1)
+
+    def test_that_may(stubserver):
+        stubserver.faults(DROP)
+        ask(stubserver)
+        stubserver.allow_faults_without_effect()
+
+    def test_as_new(stubserver):
+        ask(stubserver)
+    """)
+    )
+    result = pytester.runpytest("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=10, errors=5)
+    result.stdout.fnmatch_lines(
+        [
+            'the fault {"kind": "drop_label", "label": " A"}, set on the server, changed nothing:',
+            "  POST /v1/completions → 200: there is no token ' A' among its top logprobs, which have ' B'",
+            "(if that is meant: stub.allow_faults_without_effect())",
+            'the fault {"kind": "usage", "event": 7}, set on a rule, changed nothing:',
+            "  POST /v1/completions → 200: its stream has no event 7, only 1 of them",
+            'the fault {"kind": "no_done"}, set on a request, changed nothing:',
+            "  POST /v1/completions → 200: it has no event that ends it",
+            'the fault {"kind": "framing", "coalesce": 2}, set on the server, changed nothing:',
+            "  POST /v1/completions → 200: it is no stream, or too short",
+            'the fault {"kind": "logprobs"}, set on the server, changed nothing:',
+            "  POST /v1/completions → 200: it has no logprobs that could be changed",
+        ]
+    )
 
 
 def test_every_worker_of_xdist_has_its_own_server(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

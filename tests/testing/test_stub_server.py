@@ -330,6 +330,31 @@ def test_assert_labels_returned_by_a_chat(stub: StubServer, stream: bool) -> Non
         stub.assert_labels_returned([" The"])
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fields", [{}, {"output_mode": "text"}])
+@pytest.mark.parametrize("as_token_ids", [False, True])
+def test_assert_labels_returned_by_token_ids(stream: bool, fields: dict[str, Any], as_token_ids: bool) -> None:
+    with StubServer(enable_scale_out=True, return_tokens_as_token_ids=as_token_ids) as stub:
+        stub.on().logits({" A": 2.0, " B": 1.0}, rest=-10)
+        a = stub.app.state.server.served.models[0].tokenizer.one_token(" A")
+        body = {"token_ids": [5], "sampling_params": {"logprobs": 2, "max_tokens": 1}, "stream": stream, **fields}
+        HTTP.post(f"{stub.url}/inference/v1/generate", json=body)
+        stub.assert_labels_returned([" A", " B", a])
+        with pytest.raises(AssertionError, match=r'no value for " The".*It was asked for 2 logprobs'):
+            stub.assert_labels_returned([" The"])
+
+
+def test_assert_labels_returned_by_a_batch_of_chats(stub: StubServer) -> None:
+    stub.on().logits({" A": 2.0, " B": 1.0}, rest=-10)
+    stub.on(prompt={"contains": "y"}).text(" The")
+    messages = [[{"role": "user", "content": content}] for content in "xy"]
+    body = {"messages": messages, "logprobs": True, "top_logprobs": 2, "max_tokens": 1}
+    assert len(HTTP.post(f"{stub.base_url}/chat/completions/batch", json=body).json()["choices"]) == 2
+    stub.assert_labels_returned([" A", " B"])
+    with pytest.raises(AssertionError, match='no value for " The"'):
+        stub.assert_labels_returned([" The"])
+
+
 def test_assert_labels_returned_sees_what_a_fault_took_away(stub: StubServer) -> None:
     stub.on(prompt="p").logits({" A": 2.0, " B": 1.0}, rest=-10).fault("logprobs", value=None)
     complete(stub, "p", logprobs=2)

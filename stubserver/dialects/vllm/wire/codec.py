@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
-from stubserver.dialects.vllm.wire import errors, positions, recorded
-from stubserver.dialects.vllm.wire.logprobs import MASKED
-from stubserver.errors import RequestError
-from stubserver.serving.wire import Framing, Wire
+from stubserver.dialects.vllm.behaviour import VLLM_0_32_0
+from stubserver.dialects.vllm.wire import conversion, errors, parts, recorded, requests
+from stubserver.dialects.vllm.wire.positions import placeholder
+from stubserver.serving.framing import Framing
+from stubserver.serving.wire import Wire
 
 
 class VllmWire:
     """The `Wire` protocol for the shapes of every route of vLLM's that has choices."""
 
     framing = Framing(done=b"data: [DONE]\n\n")
-    masked = MASKED
+    own_paths: Sequence[str] = ("/health", "/ping", "/load", "/metrics", "/openapi.json")
+    identity_paths: Mapping[str, str] = MappingProxyType(requests.IDENTITY_PATHS)
+    fresh_fields: Collection[str] = frozenset({"id", "request_id", "created", "system_fingerprint"})
+    masked = VLLM_0_32_0.sentinel
 
-    def error_reply(self, error: RequestError) -> tuple[int, Any]:
-        """(status, body) of what answers a request that is refused."""
-        return errors.error_reply(error)
+    error_reply = staticmethod(errors.error_reply)
+    http_error = staticmethod(errors.http_error)
+    status_body = staticmethod(errors.status_body)
+    dead_reply = staticmethod(errors.dead_reply)
 
-    def http_error(self, status: int, detail: str) -> Any:
-        """The body where there is no such path, or another method is meant."""
-        return errors.http_error(status, detail)
+    read_choices = staticmethod(parts.read_choices)
+    write_choices = staticmethod(parts.write_choices)
+    write_part = staticmethod(parts.write_part)
+    read_model = staticmethod(parts.read_model)
+    count_tokens = staticmethod(parts.count_tokens)
 
-    def status_body(self, status: int, message: str) -> Any:
-        """The body of a status that a test has chosen."""
-        return errors.status_body(status, message)
+    describe_server = staticmethod(requests.describe_server)
+    last_prompt = staticmethod(requests.last_prompt)
+    other_form = staticmethod(conversion.other_form)
+    fold = staticmethod(conversion.fold)
+    unfold = staticmethod(conversion.unfold)
 
-    def dead_reply(self, path: str) -> tuple[int, Any]:
-        """(status, body) of a server whose engine is dead."""
-        return errors.dead_reply(path)
+    def token_names(self, token_id: int, text: str | None) -> set[str]:
+        """A token's text, or its stand-in."""
+        return {placeholder(token_id)} | (set() if text is None else {text})
 
-    read_choices = staticmethod(positions.read_choices)
-    fold = staticmethod(positions.fold)
     read_request = staticmethod(recorded.read_request)
     read_endings = staticmethod(recorded.read_endings)
     read_token_id = staticmethod(recorded.read_token_id)
 
 
-# The rest of the protocol is written on the branch `wire`.
-WIRE = cast(Wire, VllmWire())
+WIRE: Wire = VllmWire()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from stubserver.dialects.vllm.behaviour import VLLM_0_32_0
+from stubserver.dialects.vllm.wire.positions import placeholder as placeholder
 from stubserver.engine.generate import Step
 from stubserver.engine.model import Model
 from stubserver.sampling.logprobs import PositionLogprobs
@@ -93,11 +94,6 @@ def chat_logprobs(step: Step, display: Display) -> dict[str, Any]:
 def prompt_logprobs(positions: Iterable[PositionLogprobs | None]) -> list[dict[str, Any] | None]:
     """`prompt_logprobs` of a reply: per token, id → logprob, rank and text."""
     return [None if position is None else _prompt_entry(position) for position in positions]
-
-
-def placeholder(token_id: int) -> str:
-    """vLLM's stand-in for a token's text."""
-    return f"token_id:{token_id}"
 
 
 Make = Callable[[PositionLogprobs, int, Display], R]

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from starlette.types import Message, Receive, Scope, Send
 
-from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.errors import RequestError
 from stubserver.playback.exchange import Headers, Request
+from stubserver.serving.wire import Wire
 
 OF_THE_CONNECTION = frozenset(
     {
@@ -40,11 +40,12 @@ def start_message(status: int, headers: Iterable[tuple[str, str]]) -> Message:
     return {"type": "http.response.start", "status": status, "headers": raw}
 
 
-async def send_error(error: RequestError, send: Send) -> None:
+async def send_error(error: RequestError, wire: Wire, send: Send) -> None:
     """A reply with the error's status and body."""
-    body = json.dumps(WIRE.error_reply(error)[1], ensure_ascii=True).encode()
+    status, content = wire.error_reply(error)
+    body = json.dumps(content, ensure_ascii=True).encode()
     headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
-    await send(start_message(WIRE.error_reply(error)[0], headers))
+    await send(start_message(status, headers))
     await send({"type": "http.response.body", "body": body})
 
 

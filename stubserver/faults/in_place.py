@@ -8,25 +8,23 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stubserver.asgi import close_connection, until_gone
-from stubserver.dialects.vllm.wire.codec import WIRE
-from stubserver.errors import GenerationError
 from stubserver.faults import keys
+from stubserver.serving.wire import Wire
 
-# vLLM's words, in v1/engine/exceptions.py.
-_ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+ReplyInPlace = ASGIApp
 
 _HALF_HEADERS = b"HTTP/1.1 200 OK\r\ncontent-type: applica"
 
 
-def reply_in_place(fault: keys.FaultKeys) -> ASGIApp | None:
+def reply_in_place(fault: keys.FaultKeys, wire: Wire) -> ReplyInPlace | None:
     """What answers in the server's place; None for a fault that changes the server's own reply."""
     match fault:
         case keys.StatusKeys():
-            return _status_reply(fault)
+            return _status_reply(fault, wire)
         case keys.ReadinessKeys():
-            return _error(503, "The server isn't ready yet: a fault that was set on stubserver")
+            return _error(503, "The server isn't ready yet: a fault that was set on stubserver", wire)
         case keys.DeadEngineKeys():
-            return dead_engine
+            return dead_engine(wire)
         case keys.HangKeys(after_events=None):
             return _hang
         case keys.CloseKeys(at="mid_headers"):
@@ -36,17 +34,20 @@ def reply_in_place(fault: keys.FaultKeys) -> ASGIApp | None:
     return None
 
 
-async def dead_engine(scope: Scope, receive: Receive, send: Send) -> None:
-    """What vLLM answers once its engine is dead: /health has a status without a body, everything else an error."""
-    if scope["path"] in ("/health", "/ping"):
-        await Response(status_code=503)(scope, receive, send)
-    else:
-        await JSONResponse(WIRE.error_reply(GenerationError(_ENGINE_DEAD))[1], 500)(scope, receive, send)
+def dead_engine(wire: Wire) -> ReplyInPlace:
+    """What a server answers once its engine is dead."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        status, body = wire.dead_reply(scope["path"])
+        reply = Response(status_code=status) if body is None else JSONResponse(body, status)
+        await reply(scope, receive, send)
+
+    return answer
 
 
-def _status_reply(fault: keys.StatusKeys) -> Response:
+def _status_reply(fault: keys.StatusKeys, wire: Wire) -> Response:
     if fault.body is None:
-        reply = _error(fault.status, fault.message)
+        reply = _error(fault.status, fault.message, wire)
     elif isinstance(fault.body, str):
         reply = Response(fault.body, fault.status, media_type="text/plain")
     else:
@@ -56,13 +57,13 @@ def _status_reply(fault: keys.StatusKeys) -> Response:
     return reply
 
 
-def _error(status: int, message: str | None) -> Response:
-    """vLLM's error body."""
+def _error(status: int, message: str | None, wire: Wire) -> Response:
+    """The server's error body."""
     if status in (204, 304):
         return Response(status_code=status)
     phrase = next((known.phrase for known in HTTPStatus if known == status), "Unknown")
     said = message or f"{phrase}: a fault that was set on stubserver"
-    return JSONResponse({"error": {"message": said, "type": phrase, "param": None, "code": status}}, status)
+    return JSONResponse(wire.status_body(status, said), status)
 
 
 async def _hang(scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,23 +11,26 @@ from weakref import WeakKeyDictionary
 from stubserver.faults import keys
 from stubserver.faults.fault import Fault, load_faults
 from stubserver.script.context import ScriptRequest
+from stubserver.serving.fault_effects import FaultEffect
 
 
-class FaultBoard:
+class ActiveFaults:
     """The server's faults, and the counters of all (a rule's too).
 
     at_start: what is set until `replace` or `clear`, and again after `reset`. clock: seconds, ever increasing.
+    killer: the fault by which the engine died, if it has. notify: hears of each fault that befalls a reply.
     """
 
     def __init__(self, at_start: Sequence[Fault] = (), clock: Callable[[], float] = monotonic) -> None:
         self._at_start = tuple(at_start)
         self._clock = clock
+        self.notify: Callable[[FaultEffect], None] | None = None
         self.reset()
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is set and the engine lives."""
-        return not self.faults and not self.engine_is_dead
+        return not self.faults and self.killer is None
 
     def replace(self, specs: Any) -> None:
         """Set these faults, in place of those before. Raises ConfigError, and changes nothing then."""
@@ -36,7 +39,7 @@ class FaultBoard:
     def use(self, faults: Sequence[Fault]) -> None:
         """Set these faults; counters begin anew, a dead engine lives again."""
         self.faults = tuple(faults)
-        self.engine_is_dead = False
+        self.killer: Fault | None = None
         self._seen: WeakKeyDictionary[Fault, int] = WeakKeyDictionary()  # a request's own go with it
         self._since = self._clock()
 
@@ -50,7 +53,7 @@ class FaultBoard:
 
     def describe(self) -> list[dict[str, Any]]:
         """The faults that are set, as `replace` takes them."""
-        return [fault.keys.model_dump(mode="json", exclude_unset=True) for fault in self.faults]
+        return [fault.describe() for fault in self.faults]
 
     def turn(self, fault: Fault) -> int | None:
         """Count a request that a fault is about. Which of those that it befalls it is, from 0; None if it isn't one."""
