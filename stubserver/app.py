@@ -30,12 +30,12 @@ from stubserver.journal.journal import Journal
 from stubserver.journal.middleware import JournalMiddleware
 from stubserver.keys.document import Document
 from stubserver.playback.player import PlaybackMiddleware, open_player
-from stubserver.playback.recorded import RecordedMiddleware, RecordedScript
+from stubserver.playback.recorded import RecordedMiddleware
 from stubserver.profiles.middleware import ProfileMiddleware
 from stubserver.sampling.processors import CustomProcessor
+from stubserver.script.file.imported import import_function
 from stubserver.script.file.load import LoadedScript, load_models
 from stubserver.script.file.models import SERVER_KEYS
-from stubserver.script.function import import_function
 from stubserver.serving.auth import ApiKeyMiddleware
 from stubserver.serving.dialect import Dialect, Endpoint, Route
 from stubserver.serving.dispatch import DispatchMiddleware, http_error_reply, make_answers, make_routes
@@ -146,10 +146,7 @@ def build_model(settings: Settings, loaded: LoadedScript, dialect: Dialect) -> M
     """The model that the script and the settings make. Raises SettingsError."""
     dialect.check_settings(settings)
     processors = [_load_processor(name) for name in settings.logits_processors]
-    script = loaded.script
-    if settings.unrecorded != "allow":
-        script = RecordedScript(script, loaded.tokenizer, settings)
-    return Model(settings, loaded.tokenizer, script, dialect.behaviour, processors, loaded.embeddings)
+    return Model(settings, loaded.tokenizer, loaded.script, dialect.behaviour, processors, loaded.embeddings)
 
 
 def _load_processor(name: str) -> CustomProcessor:

@@ -17,7 +17,8 @@ PACKAGE = Path(stubserver.__file__).parent
 
 LAYERS = [
     {"stubserver"},  # the package itself: its version
-    {"errors", "headers", "memory"},
+    {"memory"},
+    {"errors", "headers"},
     {"asgi", "sampling"},
     {"config", "tokenizer"},
     {"script"},
@@ -37,7 +38,7 @@ LAYERS = [
 HEIGHTS = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 
 THIRD_PARTY = {
-    "numpy": {"sampling", "script", "engine", "dialects", "testing", "tokenizer"},
+    "numpy": {"sampling", "script", "script.file", "engine", "dialects", "testing", "tokenizer"},
     "pydantic": {"config", "keys", "faults", "script.file", "serving", "dialects"},
     "pydantic_core": {"config", "keys", "script.file", "serving", "dialects"},
     "starlette": {"asgi", "serving", "faults", "journal", "profiles", "playback", "dialects", "control", "app"}

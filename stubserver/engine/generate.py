@@ -12,6 +12,7 @@ import numpy as np
 from stubserver.engine.grammar import Grammar
 from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
+from stubserver.engine.recorded import keep_to_recorded
 from stubserver.engine.terms import EngineRequest, Terms
 from stubserver.errors import GenerationError, ValidationError
 from stubserver.memory import Memo
@@ -63,7 +64,8 @@ class Generation:
 
     answer: the script, bound to this request. forced: token ids per choice that decoding has to follow. tokenized:
     whether the prompt's ids are the tokenizer's own, so that they need no check. record: is told of every step, where
-    somebody keeps a journal. aborted: ends all choices at their next step.
+    somebody keeps a journal. aborted: ends all choices at their next step. notes: what its values rest on that was
+    never recorded; None where nobody asks. Raises UnrecordedError.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Generation:
         self.asked = asked
         self.model = asked.model
         self.request = request
-        self.answer = answer
+        self.answer, self.notes = keep_to_recorded(answer, request, asked, forced)
         self.forced = forced
         self.tokenized = tokenized
         self.record = record

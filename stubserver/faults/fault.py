@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stubserver.faults.keys import FaultKeys
+from pydantic import ConfigDict, TypeAdapter
+
+from stubserver.faults.keys import AnyFault, FaultKeys
+from stubserver.keys.check import check_data
+from stubserver.keys.conditions import read_conditions
 from stubserver.keys.document import Document, Place
-from stubserver.script.conditions import Condition, read_conditions
+from stubserver.script.conditions import Condition
 from stubserver.script.context import ScriptRequest
-from stubserver.script.file.check import check_faults
+
+_FAULTS = TypeAdapter(list[AnyFault], config=ConfigDict(defer_build=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +29,7 @@ class Fault:
     @property
     def asks_for_prompt(self) -> bool:
         """Whether the prompt has to be known to decide."""
-        return any(condition.is_about_prompt for condition in self.conditions)
+        return any(condition.subject.is_prompt for condition in self.conditions)
 
     def describe(self) -> dict[str, Any]:
         """The fault as it was set."""
@@ -49,4 +54,4 @@ def read_faults(keys: Sequence[FaultKeys], place: Place) -> tuple[Fault, ...]:
 def load_faults(data: Any, name: str) -> tuple[Fault, ...]:
     """Faults of a list as JSON has it; `name` says in messages where it came from. Raises ScriptError."""
     document = Document(name, data, Path.cwd())
-    return read_faults(check_faults(document), document.root)
+    return read_faults(check_data(document, _FAULTS.validate_python), document.root)

@@ -16,9 +16,10 @@ from stubserver.playback.errors import CassetteError
 from stubserver.playback.exchange import Exchange
 from stubserver.playback.importers import import_recording
 from stubserver.playback.redaction import Redaction
-from stubserver.playback.to_script import LogprobsMode, make_script
+from stubserver.playback.to_script import make_script
 from stubserver.playback.upstream import Upstream
 from stubserver.playback.verify import verify_cassette
+from stubserver.sampling.logprobs import LogprobsMode
 from stubserver.serving.wire import Wire
 
 MODES: tuple[LogprobsMode, ...] = ("raw_logprobs", "processed_logprobs")

@@ -1,7 +1,8 @@
 """A script out of recorded logprobs, so that other requests than the recorded ones can be answered.
 
 A recorded row names some tokens and their logprobs; the tokens that it doesn't name share what is left of 1. The script
-says `unrecorded: refuse`, so that no value which rests on those goes out as if it had been recorded; see recorded.py.
+says `unrecorded: refuse`, so that no value which rests on those goes out as if it had been recorded, and each rule has
+in `recorded` what can be told of it: see stubserver.engine.recorded.
 A row says what follows the tokens before it, so a script can go on only where the recorded tokens were the likeliest.
 """
 
@@ -9,50 +10,27 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from math import exp, fsum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
 from stubserver.errors import TokenizerError
 from stubserver.playback.canonical import parse_json
 from stubserver.playback.cassette import Cassette
-from stubserver.playback.convert import convert_reply
 from stubserver.playback.errors import CassetteError
-from stubserver.playback.exchange import Exchange
-from stubserver.playback.recorded import recorded_name
+from stubserver.playback.exchange import Exchange, Reply
+from stubserver.sampling.logprobs import LogprobsMode
 from stubserver.script.tokens import TokenReader
-from stubserver.serving.wire import Wire
+from stubserver.serving.wire import Document, LeftOutError, Position, RecordedRequest, Wire
 from stubserver.tokenizer.hf import HFTokenizer, load_tokenizer
-
-LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
-
-MASKED = -9999.0
-"""vLLM's value of a masked token: no logprob that was recorded."""
-
-ROUTES = ("/v1/completions", "/v1/chat/completions")
-
-BENDING = (
-    *("allowed_token_ids", "bad_words", "logit_bias", "structured_outputs", "response_format", "min_tokens"),
-    *("presence_penalty", "frequency_penalty", "repetition_penalty", "top_p", "top_k", "min_p"),
-)
-"""Fields that move processed logprobs away from what the model says, and the greedy token from the likeliest one."""
 
 SUM_TOLERANCE = 1e-6
 """How far a sum of probabilities may be above 1; a little more is the rounding of many float32 values."""
-
-
-class Position(NamedTuple):
-    """A recorded row: the token that was generated, and token id → logprob."""
-
-    token_id: int
-    logprobs: Mapping[int, float]
-    known_top: int
-    """How many of the likeliest tokens of all are among them, without a gap."""
 
 
 @dataclass
@@ -66,38 +44,18 @@ class Made:
     left_out: list[str]
 
 
-@dataclass
-class _Rows:
-    """The rows after one prompt, by the tokens before them."""
-
-    when: dict[str, Any]
-    after: dict[tuple[int, ...], dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
-    known_top: dict[tuple[int, ...], int] = field(default_factory=lambda: defaultdict(int))
-    ends: set[tuple[int, ...]] = field(default_factory=set)
-
-    def chain(self) -> Iterator[tuple[int, ...]]:
-        """The paths to the first row and to those after the likeliest tokens; the last path may have no row."""
-        path: tuple[int, ...] = ()
-        while path in self.after:
-            yield path
-            if not self.known_top[path]:
-                return
-            row = self.after[path]
-            path = (*path, max(row, key=lambda token_id: (row[token_id], -token_id)))
-        yield path
-
-
 def make_script(cassette: Cassette, wire: Wire, tokenizer: str, mode: LogprobsMode) -> Made:
     """The script of what the cassette holds. `tokenizer`: as the setting; it has to be the recorded model's.
 
-    mode: of the recorded server. Raises TokenizerError, and CassetteError if there are no logprobs at all.
+    wire: the recorded server's; mode: its logprobs mode, of the two that report logprobs. Raises TokenizerError, and
+    CassetteError if there are no logprobs at all.
     """
     reading = _Reading(wire, load_tokenizer(tokenizer), mode)
     left_out: defaultdict[str, list[int]] = defaultdict(list)
     for number, exchange in enumerate(cassette.exchanges, 1):
         try:
             reading.add(exchange)
-        except (_LeftOutError, TokenizerError) as error:
+        except (LeftOutError, TokenizerError) as error:
             left_out[str(error)].append(number)
     if not reading.rows:
         raise CassetteError(f"{cassette.path}: no exchange has logprobs that a script could be made of")
@@ -125,8 +83,46 @@ def _listed(step: Mapping[str, Any]) -> Mapping[str, float]:
     return values
 
 
-class _LeftOutError(Exception):
-    """Why an exchange isn't in the script."""
+class _Row(NamedTuple):
+    """A recorded position: the token that was generated, and token id → logprob.
+
+    known_top: how many of the likeliest tokens of all are among them, without a gap.
+    """
+
+    token_id: int
+    logprobs: Mapping[int, float]
+    known_top: int
+
+
+@dataclass
+class _Rows:
+    """The rows after one prompt, by the tokens before them."""
+
+    when: Mapping[str, Any]
+    after: dict[tuple[int, ...], dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    known_top: dict[tuple[int, ...], int] = field(default_factory=lambda: defaultdict(int))
+    ends: set[tuple[int, ...]] = field(default_factory=set)
+
+    def add(self, rows: Sequence[_Row], *, ended: bool) -> None:
+        """Take up the rows of an output, from its first token on. ended: by the model's own end of sequence."""
+        path: tuple[int, ...] = ()
+        for row in rows:
+            self.after[path].update(row.logprobs)
+            self.known_top[path] = max(self.known_top[path], row.known_top)
+            path = (*path, row.token_id)
+        if ended:
+            self.ends.add(path)
+
+    def chain(self) -> Iterator[tuple[int, ...]]:
+        """The paths to the first row and to those after the likeliest tokens; the last path may have no row."""
+        path: tuple[int, ...] = ()
+        while path in self.after:
+            yield path
+            if not self.known_top[path]:
+                return
+            row = self.after[path]
+            path = (*path, max(row, key=lambda token_id: (row[token_id], -token_id)))
+        yield path
 
 
 class _Reading:
@@ -140,58 +136,55 @@ class _Reading:
         self.rows: dict[str, _Rows] = {}
 
     def add(self, exchange: Exchange) -> None:
-        """Take up what an exchange says. Raises _LeftOutError and TokenizerError."""
-        body, reply = self._read(exchange)
-        wanted = max(int(body.get("n") or 1), 1)
-        prompts = _prompts(body)
-        for choice in reply["choices"]:
-            positions = list(self._positions(choice, body))
-            when = prompts[choice["index"] // wanted]
+        """Take up what an exchange says. Raises LeftOutError and TokenizerError."""
+        body = _json_object(exchange.request.body)
+        asked = self._wire.read_request(exchange.request.path, body)
+        if exchange.reply.status != 200:
+            raise LeftOutError("no logprobs in it")
+        self._check(asked)
+        document = self._document(exchange.reply)
+        endings = self._wire.read_endings(document, body)
+        for choice, ended in zip(self._wire.read_choices(document), endings, strict=True):
+            if not choice.positions:
+                raise LeftOutError("no logprobs in it")
+            when = asked.when[choice.index // asked.choices]
             rows = self.rows.setdefault(json.dumps(when, sort_keys=True), _Rows(when))
-            path: tuple[int, ...] = ()
-            for position in positions:
-                rows.after[path].update(position.logprobs)
-                rows.known_top[path] = max(rows.known_top[path], position.known_top)
-                path = (*path, position.token_id)
-            if choice.get("finish_reason") == "stop" and choice.get("stop_reason") is None and not body.get("stop"):
-                rows.ends.add(path)
+            rows.add(list(self._read_rows(choice.positions, asked)), ended=ended)
 
-    def _read(self, exchange: Exchange) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(the request's body, the full reply)."""
-        if exchange.request.path not in ROUTES or exchange.reply.status != 200:
-            raise _LeftOutError("no logprobs in it")
-        body = parse_json(exchange.request.body)
-        reply = convert_reply(exchange.reply, exchange.request, self._wire) if exchange.reply.events else exchange.reply
-        if reply is None:
-            raise _LeftOutError("its stream can't be put together")
-        if body.get("echo"):
-            raise _LeftOutError("it echoes its prompt")
-        bent = [name for name in BENDING if _is_set(body, name)]
-        if self._mode == "processed_logprobs" and (bent or body.get("temperature") not in (0, 1)):
-            raise _LeftOutError(f"processed logprobs are not the model's with {', '.join(bent) or 'its temperature'}")
-        return body, parse_json(reply.body)
+    def _check(self, asked: RecordedRequest) -> None:
+        if self._mode == "processed_logprobs" and (asked.moved or asked.temperature not in (0, 1)):
+            why = ", ".join(asked.moved) or "its temperature"
+            raise LeftOutError(f"processed logprobs are not the model's with {why}")
 
-    def _positions(self, choice: Mapping[str, Any], body: Mapping[str, Any]) -> Iterator[Position]:
-        logprobs = choice.get("logprobs") or {}
-        entries = _chat_entries(logprobs) if "content" in logprobs else _completion_entries(logprobs)
-        greedy = body.get("temperature") == 0 and not any(_is_set(body, name) for name in BENDING)
-        wanted = 0 if body.get("logprob_token_ids") else body.get("top_logprobs" if "messages" in body else "logprobs")
-        if not entries:
-            raise _LeftOutError("no logprobs in it")
-        for text, value, top in entries:
-            token_id = self._token_id(text)
-            if token_id is None:
-                return  # what follows it can't be placed
-            named = {self._token_id(name): each for name, each in [*top, (text, value)] if each > MASKED}
-            row = {known: each for known, each in named.items() if known is not None}
-            ranked = _ranked(text, value, top)[: len(top) if wanted == -1 else int(wanted or 0)]
-            known_top = len(list(takewhile(lambda name: self._token_id(name) is not None, ranked)))
-            yield Position(token_id, row, max(known_top, int(greedy)))
-
-    def _token_id(self, text: str) -> int | None:
-        """The token that a reply shows as this text; None for one whose bytes are no text."""
+    def _document(self, reply: Reply) -> Document:
+        """The full reply."""
+        if not reply.events:
+            return _json_object(reply.body)
+        framing = self._wire.framing
+        data = [framing.read(event.data) for event in reply.events if not framing.is_done(event.data)]
         try:
-            return self._tokens.read(text if text.startswith("token_id:") else f"text:{text}")
+            return self._wire.fold([parse_json(each) for each in data if each])
+        except (ValueError, KeyError, TypeError, IndexError):
+            raise LeftOutError("its stream can't be put together") from None
+
+    def _read_rows(self, positions: Sequence[Position], asked: RecordedRequest) -> Iterator[_Row]:
+        for position in positions:
+            token_id = self._token_id(position.token)
+            if token_id is None or position.logprob is None:
+                return  # what follows it can't be placed
+            own = (position.token, position.logprob)
+            top = [(each.token, each.logprob) for each in position.top or ()]
+            named = {self._token_id(token): logprob for token, logprob in [*top, own] if logprob > self._wire.masked}
+            row = {known: logprob for known, logprob in named.items() if known is not None}
+            ranked = _ranked(*own, top)[: len(top) if asked.top is None else asked.top]
+            known_top = len(list(takewhile(lambda token: self._token_id(token) is not None, ranked)))
+            yield _Row(token_id, row, max(known_top, int(asked.greedy)))
+
+    def _token_id(self, shown: str) -> int | None:
+        """The token that a reply shows like this; None for one whose bytes are no text."""
+        token_id = self._wire.read_token_id(shown)
+        try:
+            return self._tokens.read(f"text:{shown}" if token_id is None else token_id)
         except TokenizerError:
             return None
 
@@ -201,8 +194,8 @@ class _Reading:
         whole = paths[-1] in rows.ends and self._tokenizer.eos_token_id is not None
         steps = [path for path in paths if path in rows.after]
         return {
-            "name": recorded_name(rows.known_top[path] for path in steps),
             "when": rows.when,
+            "recorded": {"top_logprobs": [rows.known_top[path] for path in steps]},
             "steps": [self._step(rows.after[path]) for path in steps],
             "then": "eos" if whole else "error",
         }
@@ -218,50 +211,22 @@ class _Reading:
         return text if self._token_id(text) == token_id and ":" not in text else f"token_id:{token_id}"
 
 
-def _is_set(body: Mapping[str, Any], name: str) -> bool:
-    """Whether the field is given, and not as what does nothing."""
-    return body.get(name) not in (None, 0, 1, -1, [], {})
+def _json_object(text: bytes) -> Document:
+    try:
+        document = parse_json(text)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise LeftOutError("no logprobs in it")
+    return document
 
 
-def _prompts(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For each prompt of the request, the condition that it is asked again."""
-    if "messages" in body:
-        fields = {name: {"exact": body[name]} for name in ("messages", "tools") if body.get(name) is not None}
-        return [{"field": fields}]
-    prompt = body.get("prompt")
-    if isinstance(prompt, str):
-        return [{"prompt": {"exact": prompt}}]
-    if not isinstance(prompt, list) or not prompt:
-        raise _LeftOutError("it has no prompt")
-    if isinstance(prompt[0], int):
-        return [{"prompt": {"token_ids": prompt}}]
-    return [{"prompt": {"exact": each} if isinstance(each, str) else {"token_ids": each}} for each in prompt]
+def _ranked(token: str, logprob: float, top: Sequence[tuple[str, float]]) -> list[str]:
+    """The tokens of `top` by rank; in the reply they are by rank too, but the generated one (`token`) may be first.
 
-
-_Top = list[tuple[str, float]]
-"""Texts and logprobs in the order of the reply: by rank, but the generated token first."""
-
-_Entries = list[tuple[str, float, _Top]]
-"""Of each position the token's text, its logprob, and the top ones."""
-
-
-def _ranked(text: str, value: float, top: _Top) -> list[str]:
-    """The texts by rank. Texts that several byte tokens share stand where the first of them does, as in the reply."""
-    others = [(name, each) for name, each in top if name != text]
-    place = next((index for index, (_, each) in enumerate(others) if each < value), len(others))
+    Texts that several byte tokens share stand where the first of them does, as in the reply.
+    """
+    others = [(name, each) for name, each in top if name != token]
+    place = next((index for index, (_, each) in enumerate(others) if each < logprob), len(others))
     names = [name for name, _ in others]
-    return [*names[:place], text, *names[place:]] if len(others) < len(top) else names
-
-
-def _completion_entries(logprobs: Mapping[str, Any]) -> _Entries:
-    tokens = logprobs.get("tokens") or []
-    tops = logprobs.get("top_logprobs") or [{}] * len(tokens)
-    values = logprobs.get("token_logprobs") or []
-    return [(token, value, list((top or {}).items())) for token, value, top in zip(tokens, values, tops, strict=True)]
-
-
-def _chat_entries(logprobs: Mapping[str, Any]) -> _Entries:
-    return [
-        (entry["token"], entry["logprob"], [(top["token"], top["logprob"]) for top in entry.get("top_logprobs") or ()])
-        for entry in logprobs["content"] or ()
-    ]
+    return [*names[:place], token, *names[place:]] if len(others) < len(top) else names

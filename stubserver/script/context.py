@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from stubserver.sampling.logits import Logits
-
-if TYPE_CHECKING:
-    from stubserver.faults.fault import Fault
 
 
 class ScriptRequest(NamedTuple):
@@ -83,17 +80,28 @@ class Segment(NamedTuple):
     id: str | None = None
 
 
+class Recorded(NamedTuple):
+    """What is known of a rule whose steps were recorded.
+
+    top_logprobs: at each step, how many of the likeliest tokens of all are among the step's, without a gap.
+    """
+
+    top_logprobs: Sequence[int]
+
+
 class Answer(NamedTuple):
     """What answers a request: context → logits, called once a token.
 
     rule: the name of the rule that matched. segments: of a scripted chat message; none if the text is all content.
-    faults: what goes wrong with the reply.
+    faults: what goes wrong with the reply: `Fault`s of the faults, which are nothing to the script.
+    recorded: what is known of recorded steps; None of others.
     """
 
     next_logits: NextLogits
     rule: str | None = None
     segments: Sequence[Segment] = ()
-    faults: Sequence[Fault] = ()
+    faults: Sequence[Any] = ()
+    recorded: Recorded | None = None
 
     def __call__(self, context: Context) -> Logits:
         """The logits of the next token, [V]."""

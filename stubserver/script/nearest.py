@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from heapq import nlargest
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from stubserver.headers import is_secret
 from stubserver.script.conditions import MISSING, Condition
 from stubserver.script.context import ScriptRequest
-
-if TYPE_CHECKING:
-    from stubserver.script.rules import Rule
+from stubserver.script.rule import Rule
 
 # A script may have thousands of rules and long prompts, and a client may send many requests that nothing answers.
 _COMPARED_PROMPTS = 20
@@ -68,7 +65,7 @@ def _shared(a: str, b: str) -> float:
 
 def _distance(rule: Rule, request: ScriptRequest) -> float:
     failed = (condition for condition in rule.conditions if not condition.holds(request))
-    return sum(_PROMPT_WEIGHT * (1 - _similarity(rule, request)) if each.is_about_prompt else 1.0 for each in failed)
+    return sum(_PROMPT_WEIGHT * (1 - _similarity(rule, request)) if each.subject.is_prompt else 1.0 for each in failed)
 
 
 def _similarity(rule: Rule, request: ScriptRequest) -> float:
@@ -81,14 +78,15 @@ def _similarity(rule: Rule, request: ScriptRequest) -> float:
 
 
 def _difference(condition: Condition, request: ScriptRequest) -> str:
-    if condition.subject.startswith("header ") and is_secret(condition.subject.encode()):
-        return f"{condition.subject} differs (its value isn't shown)"
-    got = condition.read(request)
+    name = condition.subject.name
+    if condition.subject.is_secret:
+        return f"{name} differs (its value isn't shown)"
+    got = condition.subject.read(request)
     if isinstance(condition.exact, str) and isinstance(got, str):
         start = common_length(condition.exact, got)
         wanted_part, got_part = _around(condition.exact, start), _around(got, start)
-        return f"{condition.subject} differs at character {start}: wanted {wanted_part}, got {got_part}"
-    return f"{condition.subject}: wanted {_cut(condition.wanted)}, got {_cut(_show(got))}"
+        return f"{name} differs at character {start}: wanted {wanted_part}, got {got_part}"
+    return f"{name}: wanted {_cut(condition.wanted)}, got {_cut(_show(got))}"
 
 
 def _around(text: str, position: int) -> str:

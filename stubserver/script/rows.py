@@ -89,6 +89,10 @@ def _log(prob: float) -> float:
     return log(prob) if prob > 0 else -inf
 
 
+class ArrayError(ValueError):
+    """An array can't be used; the message says what is wrong, the caller knows the place."""
+
+
 class RowStore:
     """Makes rows into Logits and keeps the ones used last, so that their logprobs are computed once.
 
@@ -116,6 +120,19 @@ class RowStore:
         self._grown.append(logits)
         if len(self._grown) > self._most:
             self._grown.popleft().shrink()
+
+
+def check_rows(rows: Floats) -> None:
+    """Raises ArrayError if a row, [V] or [n, V], has NaN or +inf, or is -inf altogether."""
+    # One pass over the data: the largest value of a row is NaN if any is.
+    largest = rows.max(axis=-1, initial=-np.inf)
+    if np.isfinite(largest).all():
+        return
+    wrong = np.argwhere(np.isnan(rows) | (rows == np.inf))
+    if len(wrong):
+        position = tuple(wrong[0].tolist())
+        raise ArrayError(f"the value at [{', '.join(map(str, position))}] is {rows[position]}")
+    raise ArrayError("a row is -inf for every token, so that nothing could follow")
 
 
 def read_only(values: Floats) -> Logits:

@@ -4,48 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
 
 from stubserver.errors import UnscriptedError
-from stubserver.faults.fault import Fault
 from stubserver.sampling.logits import Logits
-from stubserver.script.conditions import Condition
-from stubserver.script.context import Answer, Context, ScriptRequest, Segment
+from stubserver.script.context import Answer, Context, ScriptRequest
 from stubserver.script.nearest import explain_unscripted
-from stubserver.script.rows import Row, RowStore
+from stubserver.script.rows import RowStore
+from stubserver.script.rule import Rule
 from stubserver.tokenizer.protocol import Tokenizer
-
-
-@dataclass(frozen=True, eq=False)
-class Rule:
-    """name: for messages. after: the row of every step after the last one; None if that is an error.
-
-    prompt, prompt_token_ids: what the prompt has to be, if it has to be exactly something; `conditions` say so too.
-    segments: what the steps' text is in a chat message. faults: what goes wrong with the reply.
-    """
-
-    name: str
-    conditions: tuple[Condition, ...]
-    steps: tuple[Row, ...]
-    after: Row | None
-    prompt: str | None = None
-    prompt_token_ids: tuple[int, ...] | None = None
-    segments: tuple[Segment, ...] = ()
-    faults: tuple[Fault, ...] = ()
-
-    def matches(self, request: ScriptRequest) -> bool:
-        """Whether every condition holds."""
-        return all(condition.holds(request) for condition in self.conditions)
-
-    def matches_beside_prompt(self, request: ScriptRequest) -> bool:
-        """Whether every condition that isn't about the prompt holds."""
-        return all(condition.is_about_prompt or condition.holds(request) for condition in self.conditions)
-
-    def row(self, index: int) -> Row | None:
-        """The row of the step with this index, counted from 0; None if the rule says no more."""
-        return self.steps[index] if index < len(self.steps) else self.after
 
 
 class RuleScript:
@@ -77,7 +45,9 @@ class RuleScript:
         if rule is None and self.default is None and not request.scores_prompt:
             raise UnscriptedError(explain_unscripted(request, self.rules))
         next_logits = _RuleAnswer(self, request, rule).next_logits
-        return Answer(next_logits, rule.name, rule.segments, rule.faults) if rule else Answer(next_logits)
+        if rule is None:
+            return Answer(next_logits)
+        return Answer(next_logits, rule.name, rule.segments, rule.faults, rule.recorded)
 
 
 class _RuleAnswer:

@@ -12,12 +12,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from stubserver.errors import RequestError, TokenizerError
-
-if TYPE_CHECKING:
-    from stubserver.tokenizer.hf import HFTokenizer
+from stubserver.tokenizer.hf import HFTokenizer
 
 
 class TokenError(TokenizerError):

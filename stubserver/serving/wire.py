@@ -52,32 +52,29 @@ class Choice:
     positions: Sequence[Position] | None
 
 
+class LeftOutError(Exception):
+    """Why no script can be made of a recorded exchange, for people."""
+
+
 @dataclass(frozen=True)
 class RecordedRequest:
     """What a recorded request asked for, as far as a script can be made of its reply.
 
     when: per prompt, the condition (of a script file) under which the same is asked again. choices: per prompt. top:
     how many of the likeliest tokens are listed at most; None for all. moved: the fields that move the token that comes
-    out away from the likeliest one. greedy: whether it was the likeliest one. temperature: None if it isn't given.
-    stops: whether the request may have ended the output. refused: why no script can be made of it, if so.
+    out away from the likeliest one, and processed values from raw ones. temperature: None if it isn't given.
     """
 
-    when: Sequence[Mapping[str, Any]] = ()
-    choices: int = 1
-    top: int | None = 0
-    moved: Sequence[str] = ()
-    greedy: bool = False
-    temperature: float | None = None
-    stops: bool = False
-    refused: str = ""
+    when: Sequence[Mapping[str, Any]]
+    choices: int
+    top: int | None
+    moved: Sequence[str]
+    temperature: float | None
 
-
-@dataclass(frozen=True)
-class Ending:
-    """How a choice of a recorded reply ended. by_model: by the model's own end of sequence."""
-
-    index: int
-    by_model: bool
+    @property
+    def greedy(self) -> bool:
+        """Whether the token that came out is the likeliest one."""
+        return self.temperature == 0 and not self.moved
 
 
 class Wire(Protocol):
@@ -166,12 +163,19 @@ class Wire(Protocol):
         """The events of a stream that says the same as a full reply; `body` asks for the stream. Raises likewise."""
         ...
 
-    def read_request(self, path: str, body: Document) -> RecordedRequest | None:
-        """What a recorded request asked for; None for a route whose replies have no logprobs."""
+    def read_request(self, path: str, body: Document) -> RecordedRequest:
+        """What a recorded request asked for. Raises LeftOutError, for a route whose replies have no logprobs too."""
         ...
 
-    def read_endings(self, document: Document) -> list[Ending]:
-        """How the choices of a full reply ended, in the order of `read_choices`."""
+    def read_endings(self, document: Document, body: Document) -> list[bool]:
+        """For each choice of a full reply, in the order of `read_choices`, whether the model itself ended it.
+
+        That is by its end of sequence, not by what the request (`body`) says.
+        """
+        ...
+
+    def read_token_id(self, token: str) -> int | None:
+        """The id that a reply shows in place of a token's text; None if it shows the text."""
         ...
 
 
@@ -236,10 +240,14 @@ class WireDefaults:
         """Raises ValueError."""
         raise ValueError("replies of this server can't be taken apart")
 
-    def read_request(self, path: str, body: Document) -> RecordedRequest | None:
-        """No script is made of its recordings."""
-        return None
+    def read_request(self, path: str, body: Document) -> RecordedRequest:
+        """No script is made of its recordings. Raises LeftOutError."""
+        raise LeftOutError("its server's replies can't be made into a script")
 
-    def read_endings(self, document: Document) -> list[Ending]:
+    def read_endings(self, document: Document, body: Document) -> list[bool]:
         """Nothing is known."""
         return []
+
+    def read_token_id(self, token: str) -> int | None:
+        """A token is shown as its text."""
+        return None

@@ -25,14 +25,14 @@ from typing import Any, ClassVar, Final
 
 import pytest
 
+import stubserver.testing.contract_scenes as scenes
 from stubserver.errors import TokenizerError
 from stubserver.journal.entry import Entry
 from stubserver.script.tokens import TokenReader
-from stubserver.testing import contract_scenes as scenes
 from stubserver.testing.assertions import logprobs_of
+from stubserver.testing.contract_properties import CLAUSE, DETAIL
 from stubserver.testing.contract_scenes import Scene
 from stubserver.testing.contract_verdict import ErrorTypes, Label, find_problem
-from stubserver.testing.plugin import CONTRACT_DETAIL, CONTRACT_PROPERTY
 from stubserver.testing.server import StubServer
 
 MakeServer = Callable[..., StubServer]
@@ -272,7 +272,7 @@ class LabelReadbackContract:
         self._stands_for = inspect.getdoc(request.function) or ""
         self._record = record_property
         if clause in CLAUSES:
-            record_property(CONTRACT_PROPERTY, clause)
+            record_property(CLAUSE, clause)
         if clause in self.not_applicable:
             pytest.skip(f"not applicable: {self.not_applicable[clause]}")
 
@@ -305,7 +305,7 @@ class LabelReadbackContract:
             cause = outcome if isinstance(outcome, Exception) else None
             raise AssertionError("\n".join([problem, "", self._stands_for, "", *_explain(scene, server)])) from cause
         if isinstance(outcome, Exception):
-            self._record(CONTRACT_DETAIL, f"raised {type(outcome).__name__}")
+            self._record(DETAIL, f"raised {type(outcome).__name__}")
 
 
 CLAUSES: Final = tuple(name.removeprefix("test_") for name in vars(LabelReadbackContract) if name.startswith("test_"))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from stubserver.testing.contract import CLAUSES
-from stubserver.testing.plugin import CONTRACT_DETAIL, CONTRACT_PROPERTY
+from stubserver.testing.contract_properties import CLAUSE, DETAIL
 
 _SKIPPED = "Skipped: "
 _NOT_APPLICABLE = "not applicable"
@@ -50,9 +50,9 @@ def _by_class(reports: Iterable[Any]) -> dict[str, dict[str, Result]]:
             continue  # a plugin's own, such as "rerun"
         properties = dict(report.user_properties)
         results = found.setdefault(report.nodeid.rpartition("::")[0], {})
-        clause = properties[CONTRACT_PROPERTY]
+        clause = properties[CLAUSE]
         if results.get(clause, PASSED).outcome == "passed":
-            results[clause] = _result(report, properties.get(CONTRACT_DETAIL, ""))
+            results[clause] = _result(report, properties.get(DETAIL, ""))
     return found
 
 

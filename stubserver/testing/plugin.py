@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
 MARKER = "stubserver"
 
-CONTRACT_PROPERTY = "stubserver_contract"
-"""A user property of the contract suite's tests: the clause. Reports have it, those of pytest-xdist's workers too."""
-
-CONTRACT_DETAIL = "stubserver_contract_detail"
-"""Another: how a test passed, if not by values."""
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options: what the fixtures' stubs say and report, unless a test has its own."""
@@ -43,15 +37,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """A line for each clause of the contract suite, if it ran."""
-    reports = [report for group in terminalreporter.stats.values() for report in group if _is_of_contract(report)]
+    told = [report for group in terminalreporter.stats.values() for report in group if _properties(report)]
+    if not told:
+        return
+    from stubserver.testing.contract_properties import CLAUSE
+
+    reports = [report for report in told if CLAUSE in _properties(report)]
     if reports:
         from stubserver.testing.contract_report import write_report
 
         write_report(terminalreporter, reports)
 
 
-def _is_of_contract(report: Any) -> bool:
-    return any(name == CONTRACT_PROPERTY for name, _ in getattr(report, "user_properties", ()))
+def _properties(report: Any) -> dict[str, object]:
+    return dict(getattr(report, "user_properties", ()))
 
 
 @pytest.fixture(scope="session")

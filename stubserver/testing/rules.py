@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from stubserver.engine.model import Model
 from stubserver.script.file.amended import AmendedScript, amend, read_rule
-from stubserver.script.rules import Rule
+from stubserver.script.rule import Rule
 
 Token = int | str
 """As scripts write tokens: a text, an id, "bytes:E282", …"""

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import stubserver.testing.assertions as assertions
 from stubserver.app import ScriptSource, create_app
 from stubserver.control.controls import Controls
 from stubserver.control.explain import explain_body
@@ -17,7 +18,6 @@ from stubserver.journal.entry import Entry
 from stubserver.journal.journal import Journal
 from stubserver.script.file.amended import AmendedScript, amend, read_default
 from stubserver.serving.dialect import Dialect
-from stubserver.testing import assertions
 from stubserver.testing.fault_log import FaultLog
 from stubserver.testing.rules import RuleChain
 from stubserver.tokenizer.hf import HFTokenizer

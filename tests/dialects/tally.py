@@ -133,7 +133,7 @@ TALLY = Dialect(
     behaviour=Behaviour(
         server="tally",
         version="1",
-        stages=lambda params, settings: (stages.allowed_token_ids, stages.temperature),
+        stages=lambda params, settings: (stages.allowed_token_ids, *(() if params.greedy else (stages.temperature,))),
         mode=lambda params, settings: "processed_logprobs",
     ),
     wire=WIRE,

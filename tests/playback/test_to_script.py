@@ -77,7 +77,7 @@ def test_the_script_reads_like_one(tmp_path: Path, recordings: list[Exchange], r
     [rule] = script["rules"]
     assert (rule["when"], rule["then"]) == ({"prompt": {"exact": "Answer:"}}, "error")
     # The fourth likeliest token is a single byte, which no text names.
-    assert rule["name"] == "recorded, top 3 4 1"
+    assert rule["recorded"] == {"top_logprobs": [3, 4, 1]}
     first = rule["steps"][0]["logprobs"]
     top = post(raw, **GREEDY, max_tokens=1, logprobs=4).json()["choices"][0]["logprobs"]["top_logprobs"][0]
     assert {text: first[text] for text in list(top)[:3]} == dict(list(top.items())[:3])  # to the last digit
@@ -122,7 +122,7 @@ REFUSED = {
     "penalties": ({"presence_penalty": 2}, "presence_penalty may bring up a token that was never recorded"),
     "a ban": ({"bad_words": [" n"], "top_k": 1}, "bad_words may bring up a token that was never recorded"),
     "an unsure choice": ({"structured_outputs": {"choice": [" A", " B"]}}, "a grammar may allow tokens"),
-    "beams": ({"use_beam_search": True, "n": 2, "max_tokens": 2}, "nothing was recorded after"),
+    "beams": ({"use_beam_search": True, "n": 2, "max_tokens": 2}, "4 top logprobs are asked for, and 3 were recorded"),
     "a grammar": ({"structured_outputs": {"regex": "[0-9]"}}, "a grammar may allow tokens"),
     "another path": (
         {"max_tokens": 2, "allowed_token_ids": [276]},
@@ -160,6 +160,65 @@ def test_processed_values_of_a_heated_row_rest_on_the_others(tmp_path: Path, rec
     reply = post(app, **{**GREEDY, "temperature": 2, "top_k": 2, "seed": 1}, max_tokens=1, logprobs=1)
     assert reply.status_code == 200
     assert reply.headers["x-stub-recorded"] == "rests on unrecorded tokens: temperature, top_k"
+
+
+def test_a_beam_follows_the_recording(tmp_path: Path, raw: TestClient) -> None:
+    """A beam grows by the 2 n likeliest tokens: all of them have to be known, and only the likeliest was gone on from."""
+    recorded = record(raw, **GREEDY, max_tokens=3, logprobs=4, return_tokens_as_token_ids=True)
+    app = scripted(tmp_path, recorded)
+    beams = {**GREEDY, "use_beam_search": True, "max_tokens": 2}
+    one, true = (post(each, **beams, n=1) for each in (app, raw))
+    assert (one.headers["x-stub-recorded"], one.json()["choices"]) == ("exact", true.json()["choices"])
+    two = post(app, **beams, n=2)
+    assert two.status_code == 404
+    assert "nothing was recorded after" in two.json()["error"]["message"]
+
+
+def test_the_servers_own_defaults_count(tmp_path: Path, recordings: list[Exchange]) -> None:
+    asked = {**GREEDY, "temperature": None, "max_tokens": 1, "logprobs": 1}
+    greedy = scripted(tmp_path, *recordings, override_generation_config={"temperature": 0})
+    assert post(greedy, **asked).headers["x-stub-recorded"] == "exact"
+    drawn = scripted(tmp_path, *recordings, override_generation_config={"top_k": 2})
+    assert post(drawn, **asked).headers["x-stub-recorded"] == "exact"
+    bent = scripted(tmp_path, *recordings, override_generation_config={"repetition_penalty": 1.5})
+    refused = post(bent, **{**asked, "temperature": 0})
+    assert (refused.status_code, "repetition_penalty may bring up" in refused.text) == (404, True)
+
+
+def test_scores_are_held_to_the_recording_too(tmp_path: Path, raw: TestClient, recordings: list[Exchange]) -> None:
+    """What /generative_scoring asks for is seen in its parameters; it draws its token at temperature 1."""
+    scored = {"model": "bigram", "query": "Answer:", "items": [""], "label_token_ids": LABELS[:2]}
+    theirs = post(raw, "/generative_scoring", **scored)
+    ours = post(scripted(tmp_path, *recordings, unrecorded="mark"), "/generative_scoring", **scored)
+    assert ours.json()["data"] == [pytest.approx(theirs.json()["data"][0], abs=2e-5)]
+    assert "temperature 1 may draw" in ours.headers["x-stub-recorded"]
+    assert post(scripted(tmp_path, *recordings), "/generative_scoring", **scored).status_code == 404
+
+
+def test_a_name_says_nothing(tmp_path: Path, recordings: list[Exchange]) -> None:
+    """Only `recorded` says how many top logprobs are known, whatever a rule is called."""
+    script = yaml.safe_load(to_script(tmp_path, *recordings).read_text(encoding="utf-8"))
+    asked = {**GREEDY, "max_tokens": 1, "logprobs": 4}
+    said = "4 top logprobs are asked for, and 3 were recorded without a gap"
+    for name in ("recorded, top 5", "recorded, top 5 5 1 as I noted"):
+        script["rules"][0]["name"] = name
+        refused = post(TestClient(create_app(script)), **asked)
+        assert (refused.status_code, said in refused.text) == (404, True)
+    script["rules"][0]["recorded"] = {"top_logprobs": [4, 4, 1]}
+    assert post(TestClient(create_app(script)), **asked).headers["x-stub-recorded"] == "exact"
+
+
+def test_a_rule_that_says_nothing_of_it_is_taken_for_a_recording(tmp_path: Path, recordings: list[Exchange]) -> None:
+    """What is at least as likely as all that is left is known to be among the likeliest: 0.6, but not 0.1 of 0.3."""
+    rule = {"steps": [{"probs": {" A": 0.6, " B": 0.1}}]}
+    script = {"tokenizer": str(BIGRAM), "unrecorded": "refuse", "rules": [rule]}
+    app = TestClient(create_app(script))
+    assert post(app, **{**GREEDY, "model": None}, max_tokens=1, logprobs=1).headers["x-stub-recorded"] == "exact"
+    refused = post(app, **{**GREEDY, "model": None}, max_tokens=1, logprobs=2)
+    assert (refused.status_code, "2 top logprobs are asked for, and 1 were recorded" in refused.text) == (404, True)
+    known = {**script, "rules": [{**rule, "recorded": {"top_logprobs": [2]}}]}
+    reply = post(TestClient(create_app(known)), **{**GREEDY, "model": None}, max_tokens=1, logprobs=2)
+    assert reply.headers["x-stub-recorded"] == "exact"
 
 
 def test_the_rest_is_shared(tmp_path: Path, recordings: list[Exchange]) -> None:

@@ -53,6 +53,13 @@ STRUCTURE = {
     "rules:\n  - name: a": "script.yaml:2: rules[0]: needs `steps`, or a chat `message`",
     "rules:\n  - name: 5\n    steps: []": "script.yaml:2: rules[0].name: has to be a text, got 5: if",
     "rules:\n  - steps: []\n    then: stop": "script.yaml:3: rules[0].then: input should be 'eos', 'repeat' or",
+    "rules:\n  - steps: [{text: ' good'}]\n    recorded: {top_logprobs: [1, 1]}": (
+        "script.yaml:3: rules[0].recorded.top_logprobs: has 2 numbers, but the rule has 1 steps"
+    ),
+    "rules:\n  - steps: []\n    recorded: {top_logprobs: [-1]}": (
+        "script.yaml:3: rules[0].recorded.top_logprobs[0]: input should be greater than or equal to 0, got -1"
+    ),
+    "rules:\n  - steps: []\n    recorded: {}": "script.yaml:3: rules[0].recorded.top_logprobs: this key is missing",
     "rules:\n  - steps: []\n    then: repeat": "script.yaml:3: rules[0].then: there is no step to repeat",
     "default: never": "script.yaml:1: default: has to be error, random, or a step such as",
     "default: {random: {scale: 0}}": "script.yaml:1: default.random.scale: input should be greater than 0, got 0",

@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from script_helpers import BIGRAM512, BLUE, FIXTURES, GOOD, NO, RED, ROOT, YES, greedy, load, logits_at, request_for
 
 from stubserver.errors import UnscriptedError
+from stubserver.keys.conditions import read_conditions
 from stubserver.keys.document import Document
 from stubserver.keys.when import When
-from stubserver.script.conditions import json_equal, read_conditions
+from stubserver.script.conditions import json_equal
 from stubserver.script.context import Context, ScriptRequest
 from stubserver.script.file.load import load_script
 from stubserver.script.nearest import common_length
-from stubserver.script.rules import Rule, RuleIndex
+from stubserver.script.rule import Rule
+from stubserver.script.rules import RuleIndex
 
 
 def holds(when, **request):

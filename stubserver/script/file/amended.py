@@ -13,7 +13,8 @@ from stubserver.script.context import Context, Script
 from stubserver.script.file.build import build_script
 from stubserver.script.file.check import check_document
 from stubserver.script.rows import RowStore
-from stubserver.script.rules import Rule, RuleScript
+from stubserver.script.rule import Rule
+from stubserver.script.rules import RuleScript
 from stubserver.tokenizer.hf import HFTokenizer
 
 Default = Callable[[Context], Logits] | None

@@ -7,19 +7,29 @@ from functools import partial
 
 from stubserver.errors import ScriptError
 from stubserver.faults.fault import read_faults
+from stubserver.keys.conditions import read_conditions
 from stubserver.keys.document import Document, Place
 from stubserver.sampling.logits import Logits
-from stubserver.script.arrays import ArrayError, ArrayFiles
 from stubserver.script.bigram import BigramScript
-from stubserver.script.conditions import read_conditions
-from stubserver.script.context import Context, Script
+from stubserver.script.context import Context, Recorded, Script
 from stubserver.script.embeddings import DEFAULT_DIMENSION, Embeddings, as_vector
+from stubserver.script.file.arrays import ArrayFiles
+from stubserver.script.file.imported import import_function
 from stubserver.script.file.message import message_segments
-from stubserver.script.file.schema import ArrayFile, DefaultStep, EmbeddingKeys, RuleKeys, ScriptFile, TableFile
+from stubserver.script.file.schema import (
+    ArrayKeys,
+    DefaultKeys,
+    EmbeddingKeys,
+    RecordedKeys,
+    RuleKeys,
+    ScriptFile,
+    TableKeys,
+)
 from stubserver.script.file.steps import StepReader, load_rows
-from stubserver.script.function import CallableScript, LogitsFunction, import_function
-from stubserver.script.rows import Row, RowStore, random_row
-from stubserver.script.rules import Rule, RuleScript
+from stubserver.script.function import CallableScript, LogitsFunction
+from stubserver.script.rows import ArrayError, Row, RowStore, random_row
+from stubserver.script.rule import Rule
+from stubserver.script.rules import RuleScript
 from stubserver.script.tokens import TokenReader
 from stubserver.tokenizer.hf import HFTokenizer
 
@@ -56,7 +66,7 @@ def _import(reference: str, document: Document) -> LogitsFunction:
 
 
 def _build_bigram(
-    file: ScriptFile, bigram: TableFile, arrays: ArrayFiles, place: Place, tokenizer: HFTokenizer
+    file: ScriptFile, bigram: TableKeys, arrays: ArrayFiles, place: Place, tokenizer: HFTokenizer
 ) -> BigramScript:
     try:
         table = arrays.load(bigram.file, bigram.key)
@@ -83,6 +93,16 @@ def _check_width(width: int, place: Place, tokenizer: HFTokenizer) -> int:
             f"rows have {width} values, but the tokenizer {tokenizer.name!r} has {tokenizer.vocab_size} tokens"
         )
     return width
+
+
+def _recorded(keys: RecordedKeys | None, rows: list[Row], place: Place) -> Recorded | None:
+    if keys is None:
+        return None
+    if len(keys.top_logprobs) != len(rows):
+        raise (place / "top_logprobs").error(
+            f"has {len(keys.top_logprobs)} numbers, but the rule has {len(rows)} steps"
+        )
+    return Recorded(tuple(keys.top_logprobs))
 
 
 class _RuleBuilder:
@@ -122,6 +142,7 @@ class _RuleBuilder:
             prompt_token_ids=tuple(token_ids) if token_ids is not None else None,
             segments=segments,
             faults=read_faults(keys.faults, place / "faults"),
+            recorded=_recorded(keys.recorded, rows, place / "recorded"),
         )
 
     def _after(self, keys: RuleKeys, rows: list[Row], place: Place) -> Row | None:
@@ -148,7 +169,7 @@ class _RuleBuilder:
         row = self._default_row(default)
         return lambda context: store.get(row)
 
-    def _default_row(self, default: DefaultStep) -> Row:
+    def _default_row(self, default: DefaultKeys) -> Row:
         place = self._document.root / "default"
         rows = self._steps.rows(default, place)
         if len(rows) != 1:
@@ -170,7 +191,7 @@ class _RuleBuilder:
             raise place.error(error) from None
         return _check_width(width, place, self._tokenizer)
 
-    def _first_array(self) -> tuple[ArrayFile, Place] | None:
+    def _first_array(self) -> tuple[ArrayKeys, Place] | None:
         root = self._document.root
         for index, rule in enumerate(self._file.rules or []):
             for number, step in enumerate(rule.steps or ()):

@@ -89,14 +89,14 @@ Logprob = Annotated[
 # Arrays ---------------------------------------------------------------------------------------------------------------
 
 
-class TableFile(Keys):
+class TableKeys(Keys):
     """A bigram table [V, V]."""
 
     file: str = Field(description="An .npz file, relative to the script.")
     key: str = Field("table", description="Which array of the .npz.")
 
 
-class ArrayFile(Keys):
+class ArrayKeys(Keys):
     """An array [V], or [n, V] for n steps."""
 
     file: str = Field(description="An .npz or .npy file, relative to the script.")
@@ -111,7 +111,7 @@ def _one_of(*kinds: str) -> dict[str, Any]:
     return {"oneOf": [{"required": [kind]} for kind in kinds]}
 
 
-class Step(Keys):
+class StepKeys(Keys):
     """The logits of one position, or of several in a row: exactly one of the kinds, `rest` beside `logits` only."""
 
     kinds: ClassVar[tuple[str, ...]] = ("logits", "probs", "logprobs", "text", "tokens", "array")
@@ -125,7 +125,7 @@ class Step(Keys):
     logprobs: dict[Token, Logprob] | None = Field(None, description="Like `probs`, but natural logarithms.")
     text: str | None = Field(None, description="The tokens of this text, one step each, by a wide margin.")
     tokens: list[Token] | None = Field(None, description="These tokens, one step each, by a wide margin.")
-    array: Annotated[ArrayFile, BeforeValidator(text_as("file"), json_schema_input_type=str | ArrayFile)] | None = (
+    array: Annotated[ArrayKeys, BeforeValidator(text_as("file"), json_schema_input_type=str | ArrayKeys)] | None = (
         Field(None, description="Logits from a file: [V], or [n, V] for n steps.")
     )
 
@@ -145,19 +145,19 @@ class Step(Keys):
         return next(kind for kind in self.kinds if getattr(self, kind) is not None)
 
 
-class RandomRow(Keys):
+class RandomKeys(Keys):
     """Pseudo-random logits that depend on `seed` and on the context alone."""
 
     scale: float = Field(4.0, gt=0, allow_inf_nan=False, description="Standard deviation of the logits; the mean is 0.")
 
 
-class DefaultStep(Step):
+class DefaultKeys(StepKeys):
     """What answers where no rule does: one step, or `random`."""
 
-    kinds: ClassVar[tuple[str, ...]] = (*Step.kinds, "random")
+    kinds: ClassVar[tuple[str, ...]] = (*StepKeys.kinds, "random")
     model_config = ConfigDict(json_schema_extra=_one_of(*kinds))
 
-    random: RandomRow | None = Field(None, description="Pseudo-random logits, the same for the same context.")
+    random: RandomKeys | None = Field(None, description="Pseudo-random logits, the same for the same context.")
 
 
 def _default(value: Any) -> Any:
@@ -171,8 +171,8 @@ def _default(value: Any) -> Any:
 
 
 Default = Annotated[
-    DefaultStep | None,
-    BeforeValidator(_default, json_schema_input_type=Literal["error", "random"] | DefaultStep),
+    DefaultKeys | None,
+    BeforeValidator(_default, json_schema_input_type=Literal["error", "random"] | DefaultKeys),
 ]
 
 # Messages -------------------------------------------------------------------------------------------------------------
@@ -198,6 +198,17 @@ class MessageKeys(Keys):
         if self.reasoning is None and self.content is None and not self.tool_calls:
             raise problem("needs at least one of reasoning, content, tool_calls")
         return self
+
+
+# Recordings -----------------------------------------------------------------------------------------------------------
+
+
+class RecordedKeys(Keys):
+    """What is known of a rule whose steps were recorded."""
+
+    top_logprobs: list[Annotated[int, Field(ge=0)]] = Field(
+        description="For each step, how many of the likeliest tokens of all are among its own, without a gap."
+    )
 
 
 # Embeddings -----------------------------------------------------------------------------------------------------------
@@ -235,12 +246,15 @@ class RuleKeys(Keys):
     when: When = Field(
         default_factory=lambda: When.model_validate({}), description="Which requests it answers; left out, all."
     )
-    steps: list[Step] | None = Field(None, description="What the model says, one position after the other.")
+    steps: list[StepKeys] | None = Field(None, description="What the model says, one position after the other.")
     message: MessageKeys | None = Field(
         None, description="Instead of steps: a chat message, with reasoning and tool calls if wanted."
     )
     then: Literal["eos", "repeat", "error"] = Field(
         "eos", description="After the last step: end of sequence, the last step again and again, or an error."
+    )
+    recorded: RecordedKeys | None = Field(
+        None, description="What is known of steps that were recorded; see the setting `unrecorded`."
     )
     faults: list[Annotated[AnyFault, AfterValidator(check_rule_fault)]] = Field(
         [], description="What goes wrong with the replies that this rule gives."
@@ -277,7 +291,7 @@ class ModelKeys(Keys, Settings):
     )
     rules: list[RuleKeys] | None = Field(None, description="The first one that matches the request answers it.")
     default: Default = Field(None, description="What answers where no rule does: error, random, or one step.")
-    bigram: Annotated[TableFile, BeforeValidator(text_as("file"), json_schema_input_type=str | TableFile)] | None = (
+    bigram: Annotated[TableKeys, BeforeValidator(text_as("file"), json_schema_input_type=str | TableKeys)] | None = (
         Field(None, description="A table [V, V]: the row of the context's last token.")
     )
     callable: str | None = Field(

@@ -7,9 +7,9 @@ from math import inf
 from stubserver.errors import TokenizerError
 from stubserver.keys.document import Place
 from stubserver.sampling.logits import Floats
-from stubserver.script.arrays import ArrayError, ArrayFiles
-from stubserver.script.file.schema import ArrayFile, Step, Token
-from stubserver.script.rows import ArrayRow, Row, SparseRow, logprobs_row, one_token_row, probs_row
+from stubserver.script.file.arrays import ArrayFiles
+from stubserver.script.file.schema import ArrayKeys, StepKeys, Token
+from stubserver.script.rows import ArrayError, ArrayRow, Row, SparseRow, logprobs_row, one_token_row, probs_row
 from stubserver.script.tokens import TokenError, TokenReader
 
 
@@ -23,7 +23,7 @@ class StepReader:
         self._one_token_rows: dict[int, Row] = {}
         self._array_rows: dict[tuple[str, str | None, int | None], list[Row]] = {}
 
-    def rows(self, step: Step, place: Place) -> list[Row]:
+    def rows(self, step: StepKeys, place: Place) -> list[Row]:
         """The rows of a step: one, or as many as its text has tokens or its array rows."""
         place = place / step.kind
         try:
@@ -44,7 +44,7 @@ class StepReader:
         """A token by a wide margin; the same row for the same token, so that long texts cost little."""
         return self._one_token_rows.setdefault(token_id, one_token_row(token_id))
 
-    def _read(self, step: Step) -> list[Row]:
+    def _read(self, step: StepKeys) -> list[Row]:
         if step.logits is not None:
             return [self._logits(step.logits, step.rest)]
         if step.probs is not None:
@@ -69,21 +69,21 @@ class StepReader:
             raise ValueError("every token is -inf, so that nothing could follow")
         return SparseRow(read, -inf if rest is None else rest)
 
-    def _array(self, array: ArrayFile) -> list[Row]:
+    def _array(self, array: ArrayKeys) -> list[Row]:
         """The same rows for the same place of a file, so that many rules can share a few."""
         place = (array.file, array.key, array.index)
         if place not in self._array_rows:
             self._array_rows[place] = self._new_array_rows(array)
         return self._array_rows[place]
 
-    def _new_array_rows(self, array: ArrayFile) -> list[Row]:
+    def _new_array_rows(self, array: ArrayKeys) -> list[Row]:
         rows = load_rows(self._arrays, array)
         if rows.shape[-1] != self._vocab_size:
             raise ArrayError(f"rows have {rows.shape[-1]} values, but the vocabulary has {self._vocab_size} tokens")
         return [ArrayRow(row) for row in rows]
 
 
-def load_rows(arrays: ArrayFiles, array: ArrayFile) -> Floats:
+def load_rows(arrays: ArrayFiles, array: ArrayKeys) -> Floats:
     """The rows that a step names, float32 [n, V]. Raises ArrayError."""
     loaded = arrays.load(array.file, array.key)
     if array.index is None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import cast
 
 from stubserver.dialects.vllm.behaviour import VLLM_0_32_0
-from stubserver.dialects.vllm.wire import conversion, errors, parts, requests
+from stubserver.dialects.vllm.wire import conversion, errors, parts, recorded, requests
 from stubserver.dialects.vllm.wire.positions import placeholder
 from stubserver.serving.framing import Framing
 from stubserver.serving.wire import Wire
@@ -43,6 +42,9 @@ class VllmWire:
         """A token's text, or its stand-in."""
         return {placeholder(token_id)} | (set() if text is None else {text})
 
+    read_request = staticmethod(recorded.read_request)
+    read_endings = staticmethod(recorded.read_endings)
+    read_token_id = staticmethod(recorded.read_token_id)
 
-# What a script is made of, `read_request` and `read_endings`, comes with the work on scripts.
-WIRE = cast(Wire, VllmWire())
+
+WIRE: Wire = VllmWire()

@@ -9,10 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stubserver.sampling.logits import Floats
-
-
-class ArrayError(ValueError):
-    """An array can't be used; the message says what is wrong, the caller knows the place."""
+from stubserver.script.rows import ArrayError, check_rows
 
 
 class ArrayFiles:
@@ -28,19 +25,6 @@ class ArrayFiles:
         if (path, key) not in self._arrays:
             self._arrays[path, key] = _as_logits(_read(path, key))
         return self._arrays[path, key]
-
-
-def check_rows(rows: Floats) -> None:
-    """Raises ArrayError if a row, [V] or [n, V], has NaN or +inf, or is -inf altogether."""
-    # One pass over the data: the largest value of a row is NaN if any is.
-    largest = rows.max(axis=-1, initial=-np.inf)
-    if np.isfinite(largest).all():
-        return
-    wrong = np.argwhere(np.isnan(rows) | (rows == np.inf))
-    if len(wrong):
-        position = tuple(wrong[0].tolist())
-        raise ArrayError(f"the value at [{', '.join(map(str, position))}] is {rows[position]}")
-    raise ArrayError("a row is -inf for every token, so that nothing could follow")
 
 
 def _read(path: Path, key: str | None) -> NDArray[np.generic]:
