@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -115,9 +115,9 @@ class Exchange:
         return [self.response["body"]]
 
 
-def load_exchanges() -> Iterator[Exchange]:
-    for path in sorted(path for folder in RECORDINGS for path in folder.glob("*.jsonl")):
-        header, *lines = map(json.loads, path.read_text().splitlines())
+def load_exchanges(folders: Iterable[Path]) -> Iterator[Exchange]:
+    for path in sorted(path for folder in folders for path in folder.glob("*.jsonl")):
+        header, *lines = map(json.loads, path.read_text(encoding="utf-8").strip("\n").split("\n"))
         settings = {**header["server"], "served_model_name": header["served_model_name"], "model_runner": "v1"}
         if settings.get("logits_processors"):
             settings["logits_processors"] = [f"{__name__}:BoostToken"]

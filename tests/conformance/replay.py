@@ -1,0 +1,81 @@
+"""Puts recorded exchanges to our server, and says where the replies differ.
+
+    python tests/conformance/replay.py fixtures/vllm-0.32.0-edges [GROUP]
+
+prints the match rate of each group whose name begins so, and what differs in its first exchange that doesn't match.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from compare import Comparison
+from exceptions import EXCEPTIONS
+from recordings import SCRIPT, Exchange, load_exchanges
+from starlette.testclient import TestClient
+
+from stubserver.app import create_app
+
+
+@cache
+def client(settings: str, *, remembers: bool) -> TestClient:
+    """remembers: only so that a server which remembers nothing is none that has learnt something before."""
+    return TestClient(create_app(SCRIPT, **json.loads(settings)), raise_server_exceptions=False)
+
+
+def replay(exchange: Exchange, *, remembers: bool = True) -> list[str]:
+    """What differs between the recorded reply and ours."""
+    server = client(json.dumps(exchange.settings), remembers=remembers)
+    reply = server.request(
+        exchange.request["method"], exchange.path, content=exchange.content, headers=exchange.headers
+    )
+    recorded = exchange.response
+    if reply.status_code != recorded["status"]:
+        return [f"status: recorded {recorded['status']}, ours {reply.status_code}", _said(recorded), reply.text]
+    media_type = reply.headers.get("content-type", "")
+    if media_type != recorded["content_type"]:
+        return [f"content type: recorded {recorded['content_type']!r}, ours {media_type!r}"]
+    compare = Comparison(**EXCEPTIONS.get(exchange.id, {}))
+    if "events" in recorded:
+        events = [event.removeprefix("data: ") for event in reply.text.split("\n\n") if event]
+        ours = [event if event == "[DONE]" else json.loads(event) for event in events]
+        return list(compare.streams(recorded["events"], ours))
+    if "body" in recorded:
+        return list(compare.values(recorded["body"], reply.json()))
+    return list(compare.values(recorded["text"], reply.text))
+
+
+def _said(recorded: dict[str, Any]) -> str:
+    return json.dumps(recorded.get("body", recorded.get("events", recorded.get("text"))))
+
+
+def main(folder: str, group: str = "") -> int:
+    """Replay a folder of recordings; how many exchanges differ."""
+    groups: dict[str, list[tuple[Exchange, list[str]]]] = defaultdict(list)
+    for exchange in load_exchanges([Path(folder)]):
+        if exchange.group.startswith(group):
+            try:
+                found = replay(exchange)
+            except Exception as error:
+                found = [f"{type(error).__name__}: {error}"]
+            groups[exchange.group].append((exchange, found))
+    for name, outcomes in sorted(groups.items()):
+        different = [(exchange, found) for exchange, found in outcomes if found]
+        print(f"{len(outcomes) - len(different):4} of {len(outcomes):4}  {name}")
+        for exchange, found in different[: None if group else 1]:
+            print(f"       {exchange.id}: {exchange.request['method']} {exchange.path}")
+            print(f"       {json.dumps(exchange.request.get('body', exchange.request.get('raw')))[:600]}")
+            print("\n".join(f"         {line[:600]}" for line in found[:4]))
+    total = [found for outcomes in groups.values() for _, found in outcomes]
+    wrong = sum(map(bool, total))
+    print(f"{len(total) - wrong} of {len(total)} match")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(*sys.argv[1:]), 1))
