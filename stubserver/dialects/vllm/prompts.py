@@ -13,7 +13,10 @@ PromptInput = Sequence[int] | Sequence[Sequence[int]] | str | Sequence[str]
 
 
 class Truncation(NamedTuple):
-    """How a prompt may be cut: to `limit` tokens (-1: to what the model takes), from the `side` that is dropped."""
+    """How a prompt may be cut: to `limit` tokens (-1: to what the model takes), from the `side` that is dropped.
+
+    No side means the left one: vLLM 0.32.0 loads tokenizers with that, so that the last tokens are kept.
+    """
 
     limit: int | None = None
     side: Literal["left", "right"] | None = None
@@ -57,27 +60,36 @@ class Renderer:
         tokenizer, limit = self._tokenizer, self._limit
         tokenized = isinstance(given, str)
         if isinstance(given, str):
-            if len(given) > limit and self._truncation.limit is None:
-                self._check_characters(given)
-            text, token_ids = given, tokenizer.encode(given, add_special_tokens=self._add_special_tokens)
+            text = self._fitting(given) if len(given) > limit else given
+            token_ids = tokenizer.encode(text, add_special_tokens=self._add_special_tokens)
         else:
             text, token_ids = tokenizer.decode(given), list(given)
         keep = self._keep
         if keep is not None and keep < len(token_ids):
-            token_ids = token_ids[len(token_ids) - keep :] if self._truncation.side == "left" else token_ids[:keep]
+            right = self._truncation.side == "right"
+            token_ids = token_ids[:keep] if right else token_ids[len(token_ids) - keep :]
         if len(token_ids) > limit:
             raise self._too_long(len(token_ids), tokenized=tokenized)
         return Prompt(token_ids, text, tokenized)
 
-    def _check_characters(self, text: str) -> None:
+    def _fitting(self, text: str) -> str:
+        """The text, cut to as many characters as the context may hold where a side is named to cut it from.
+
+        Raises ValidationError for a text that is too long and isn't to be cut.
+        """
         longest = self._limit * self._tokenizer.max_chars_per_token
-        if len(text) > longest:
+        if len(text) <= longest:
+            return text
+        if self._truncation.limit is None:
             message = (
                 f"This model's maximum context length is {self._limit} tokens. However, your prompt contains "
                 f"{len(text)} characters (more than {longest} characters, which is the upper bound for "
                 f"{self._limit} input tokens). Please reduce the length of the input prompt."
             )
             raise ValidationError(message, parameter="input_text", value=len(text))
+        if self._truncation.side is None:
+            return text
+        return text[:longest] if self._truncation.side == "right" else text[-longest:]
 
     def _too_long(self, length: int, *, tokenized: bool) -> ValidationError:
         limit = self._limit
@@ -97,6 +109,16 @@ def render_prompts(renderer: Renderer, given: PromptInput) -> list[Prompt]:
     if isinstance(given, str) or isinstance(given[0], int):
         return [renderer.prompt(given)]  # type: ignore[arg-type]
     return [renderer.prompt(prompt) for prompt in given]  # type: ignore[arg-type]
+
+
+LARGEST_ID = 2**32 - 1
+"""Of the tokenizers library's."""
+
+
+def check_decodable(token_ids: Sequence[int]) -> None:
+    """Refuse to make text of ids that the tokenizer can't even read. Raises ValidationError, in the library's words."""
+    if token_ids and max(token_ids) > LARGEST_ID:
+        raise ValidationError("number too large to fit in target type")
 
 
 def check_given(given: PromptInput | None) -> None:

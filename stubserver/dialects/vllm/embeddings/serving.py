@@ -69,7 +69,8 @@ def _prompts(model: Model, parsed: EmbeddingRequest) -> Sequence[Prompt]:
     # An empty text is one prompt, which the engine refuses; an empty list is none.
     given = [parsed.input] if isinstance(parsed.input, str) else parsed.input
     check_given(given)
-    truncation = Truncation(limit, parsed.truncation_side)
+    # For models that pool, vLLM loads tokenizers that cut at the right.
+    truncation = Truncation(limit, parsed.truncation_side or "right")
     renderer = Renderer(model, max_tokens=0, truncation=truncation, add_special_tokens=parsed.add_special_tokens)
     return render_prompts(renderer, given)
 
