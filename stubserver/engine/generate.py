@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import repeat
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from stubserver.engine.grammar import Grammar
 from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
+from stubserver.engine.pieces import Step as Step
+from stubserver.engine.pieces import merge_steps
 from stubserver.engine.recorded import keep_to_recorded
+from stubserver.engine.repetition import FINISH_REASON, STOP_REASON, repeats_itself
 from stubserver.engine.terms import EngineRequest, Terms
 from stubserver.errors import GenerationError, ValidationError
 from stubserver.memory import Memo
@@ -38,21 +41,6 @@ MOST_ENTRIES = 64
 
 MOST_SHOWN = 16
 """In how many ways such a report is remembered as the wire shows it."""
-
-
-class Step(NamedTuple):
-    """A piece of one choice: one token, or all of a beam's.
-
-    `text` is what can be shown by now: it may lag behind the tokens. `logprobs`: a position a token, if asked for.
-    `sampling_mask`: per token, the ids that it was drawn from, if the server returns them.
-    """
-
-    token_ids: Sequence[int]
-    text: str
-    logprobs: Sequence[PositionLogprobs] | None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    sampling_mask: Sequence[Sequence[int]] | None = None
 
 
 Recorder = Callable[[int, int, Logits, Logits], None]
@@ -94,7 +82,11 @@ class Generation:
 
     def check(self) -> None:
         """Refuse what this model can't do. Raises RequestError. In a stream, the 200 has gone out by then."""
+        self.asked.grammar  # noqa: B018 - raises
+        self._check_prompt()
         self.asked.terms  # noqa: B018 - raises
+
+    def _check_prompt(self) -> None:
         prompt, limit = self.request.prompt_token_ids, self.model.settings.max_model_len
         if len(prompt) >= limit:
             raise ValidationError(
@@ -107,8 +99,10 @@ class Generation:
             check_prompt(self.model, prompt)
 
     def steps(self) -> Iterator[tuple[int, Step]]:
-        """(choice, step) of all n choices in turn, a token of each, until the last one has finished."""
-        return in_turn([_choose_tokens(self, index) for index in range(self.params.n)])
+        """(choice, step) of all n choices in turn, a piece of each, until the last one has finished."""
+        choices = [_choose_tokens(self, index) for index in range(self.params.n)]
+        interval = self.params.stream_interval or 1
+        return in_turn([merge_steps(steps, interval) for steps in choices] if interval > 1 else choices)
 
     @cached_property
     def prompt_logprobs(self) -> list[PositionLogprobs | None]:
@@ -161,6 +155,8 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
             token_id = forced[len(output)]
         else:
             token_id = processed.best if rng is None else draw(processed, rng)
+            if grammar is not None and raw.position(token_id) is None:
+                raise GenerationError("The request's masks leave nothing of its grammar.", code="nothing_left")
         if record is not None:
             record(index, token_id, raw, processed)
         reported = raw if terms.reports_raw else processed
@@ -170,7 +166,7 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
             grammar.accept(token_id)
         output.append(token_id)
 
-        finish_reason, stop_reason = _ending(terms, token_id, is_last=len(output) >= room)
+        finish_reason, stop_reason = _ending(terms, output, is_last=len(output) >= room)
         # A token that stops the generation is no part of the text.
         hidden = finish_reason == "stop" and not params.include_stop_str_in_output
         text = "" if hidden else detokenizer.step(token_id)
@@ -190,11 +186,16 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
     yield Step([], shown.take(finished=True) if shown else "", [] if terms.reported else None, "abort")
 
 
-def _ending(terms: Terms, token_id: int, *, is_last: bool) -> tuple[str | None, int | str | None]:
-    """(finish reason, stop reason) by a token and the lengths. Order: vLLM 0.32.0, `v1/core/sched/utils.py`."""
-    if token_id in terms.stop_reasons:
-        return "stop", terms.stop_reasons[token_id]
-    return ("length" if is_last else None), None
+def _ending(terms: Terms, output: Sequence[int], *, is_last: bool) -> tuple[str | None, int | str | None]:
+    """(finish reason, stop reason) by the tokens and the lengths. Order: vLLM 0.32.0, `v1/core/sched/utils.py`."""
+    if output[-1] in terms.stop_reasons:
+        return "stop", terms.stop_reasons[output[-1]]
+    if is_last:
+        return "length", None
+    repetition = terms.params.repetition
+    if repetition is not None and len(output) >= terms.params.min_tokens and repeats_itself(output, repetition):
+        return FINISH_REASON, STOP_REASON
+    return None, None
 
 
 def _make_rng(terms: Terms, index: int) -> np.random.Generator | None:
@@ -260,11 +261,7 @@ def check_prompt(model: Model, prompt_token_ids: Sequence[int]) -> None:
 
 
 def decode_logprobs(model: Model, found: TokenLogprobs, context: Sequence[int]) -> PositionLogprobs:
-    """Values with their tokens as text; `context`: the tokens before, which may begin a character.
-
-    Raises ValidationError for NaN.
-    """
-    check_finite(found.logprobs)
+    """Values with their tokens as text; `context`: the tokens before, which may begin a character."""
     tokens = decode_entries(model.tokenizer, found.token_ids, context)
     return PositionLogprobs(found.token_ids, found.logprobs, tokens, found.ranks)
 

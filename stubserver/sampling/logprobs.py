@@ -52,21 +52,23 @@ def mode_values(logits: Logits, mode: LogprobsMode) -> Floats:
 def gather_top(logits: Logits, mode: LogprobsMode, token_id: int, count: int) -> TokenLogprobs:
     """The token and the `count` best: `count` or `count` + 1 entries, for the token may be among the best.
 
-    A count of -1 means the whole vocabulary. Masked tokens fill up what is missing, with -inf.
+    A count of -1 means the whole vocabulary. Masked tokens fill up what is missing, with -inf; where nothing but them
+    is left, there are no probabilities: NaN.
     """
     count = logits.vocab_size if count == -1 else count
     values = mode_values(logits, mode)
     best = logits.top(count)
     masked = logits.masked(count - len(best))
     token_ids = logits.ids_at(best) + masked
-    logprobs: list[float] = values[best].tolist() + [-np.inf] * len(masked)
+    absent = _value_of_masked(values, mode)
+    logprobs: list[float] = values[best].tolist() + [absent] * len(masked)
     ranks = list(range(1, len(token_ids) + 1))
     if token_id in token_ids:
         place = token_ids.index(token_id)
         first, rank = logprobs.pop(place), ranks.pop(place)
         token_ids.pop(place)
     else:
-        first = _value_at(logits, values, token_id)
+        first = _value_at(logits, values, token_id, absent)
         rank = _rank(logits, values, first)
     return TokenLogprobs([token_id, *token_ids], [first, *logprobs], [rank, *ranks])
 
@@ -75,14 +77,21 @@ def gather_token_ids(logits: Logits, mode: LogprobsMode, token_id: int, wanted: 
     """The token and the wanted ones in the order asked for, each once: vLLM's `logprob_token_ids`."""
     values = mode_values(logits, mode)
     token_ids = list(dict.fromkeys([token_id, *wanted]))
-    logprobs = [_value_at(logits, values, each) for each in token_ids]
+    absent = _value_of_masked(values, mode)
+    logprobs = [_value_at(logits, values, each, absent) for each in token_ids]
     ranks = {token_id: _rank(logits, values, logprobs[0])} | {each: place for place, each in enumerate(wanted, 1)}
     return TokenLogprobs(token_ids, logprobs, [ranks[each] for each in token_ids])
 
 
-def _value_at(logits: Logits, values: Floats, token_id: int) -> float:
+def _value_of_masked(values: Floats, mode: LogprobsMode) -> float:
+    """-inf; NaN among the logprobs of a row without a finite value, which are NaN throughout."""
+    is_number = mode.endswith("logits") or (len(values) > 0 and values[0] == values[0])
+    return -np.inf if is_number else np.nan
+
+
+def _value_at(logits: Logits, values: Floats, token_id: int, absent: float) -> float:
     position = logits.position(token_id)
-    return float(values[position]) if position is not None else -np.inf
+    return float(values[position]) if position is not None else absent
 
 
 def _rank(logits: Logits, values: Floats, value: float) -> int:

@@ -61,6 +61,17 @@ def apply_presence_penalty(logits: Logits, penalty: float, output_token_ids: Ite
     return _add(logits, dict.fromkeys(output_token_ids, -penalty))
 
 
+FORCED = np.float32(1e9)
+"""The logit of a token that has to come."""
+
+
+def apply_forced_token(logits: Logits, token_id: int) -> Logits:
+    """Raise a token above all others, masked or not."""
+    values = logits.dense()
+    values[token_id] = FORCED
+    return Logits.of(values)
+
+
 def apply_custom_processor(logits: Logits, processor: CustomProcessor) -> Logits:
     """Run a custom processor on the whole row, masked tokens as -inf. Raises ValueError for a row of another shape."""
     row = np.asarray(processor(logits.dense()), dtype=np.float32)

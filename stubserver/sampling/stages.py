@@ -11,6 +11,7 @@ from typing import NamedTuple
 from stubserver.sampling import processors as ops
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.params import SamplingParams
+from stubserver.sampling.thinking import find_forced_end
 
 
 class StepState(NamedTuple):
@@ -83,6 +84,16 @@ def presence_penalty(logits: Logits, params: SamplingParams, state: StepState) -
     if params.presence_penalty == 0:
         return logits
     return ops.apply_presence_penalty(logits, params.presence_penalty, state.output_token_ids)
+
+
+def thinking_budget(logits: Logits, params: SamplingParams, state: StepState) -> Logits:
+    """Make the next token of a thought's end the best one by far, once the budget for the thought is spent."""
+    if params.thinking_token_budget is None or params.thinking_marks is None:
+        return logits
+    forced = find_forced_end(
+        params.thinking_marks, params.thinking_token_budget, [*state.prompt_token_ids, *state.output_token_ids]
+    )
+    return logits if forced is None else ops.apply_forced_token(logits, forced)
 
 
 def temperature(logits: Logits, params: SamplingParams, state: StepState) -> Logits:

@@ -131,6 +131,7 @@ OPERATIONS: dict[str, st.SearchStrategy[Operation]] = {
     "presence": st.tuples(st.floats(-2, 2), TOKEN_LISTS).map(
         lambda drawn: lambda logits: ops.apply_presence_penalty(logits, *drawn)
     ),
+    "forced": TOKENS.map(lambda token_id: lambda logits: ops.apply_forced_token(logits, token_id)),
     "custom": st.just(lambda logits: ops.apply_custom_processor(logits, lambda row: row[::-1])),
     "temperature": st.floats(0.01, 2).map(lambda value: lambda logits: ops.apply_temperature(logits, value)),
     "min_p": st.floats(0, 1).map(lambda value: lambda logits: ops.apply_min_p(logits, value)),
