@@ -27,16 +27,26 @@ class EngineRequest:
         self.prompt_len = prompt_len
 
     @cached_property
-    def terms(self) -> Terms:
-        """The terms. Raises RequestError for what this model can't do; each time anew."""
-        model, behaviour = self.model, self.model.behaviour
-        circumstances = Circumstances(model.settings, model.vocab_size, self.constraint, self.prompt_len)
+    def grammar(self) -> str | None:
+        """The constraint, compiled, of parameters that passed. Raises RequestError for what this model can't do."""
+        behaviour = self.model.behaviour
         for check in behaviour.checks:
-            check(self.params, circumstances)
+            check(self.params, self._circumstances)
         grammar = compile_constraint(*self.constraint) if self.constraint else None
         for check in behaviour.late_checks:
-            check(self.params, circumstances)
-        return Terms(model, behaviour.adapt(self.params, circumstances), grammar)
+            check(self.params, self._circumstances)
+        return grammar
+
+    @cached_property
+    def terms(self) -> Terms:
+        """The terms, once the prompt is taken. Raises RequestError; each time anew."""
+        grammar = self.grammar
+        return Terms(self.model, self.model.behaviour.adapt(self.params, self._circumstances), grammar)
+
+    @cached_property
+    def _circumstances(self) -> Circumstances:
+        model = self.model
+        return Circumstances(model.settings, model.vocab_size, self.constraint, self.prompt_len, model.tokenizer)
 
 
 class Terms:

@@ -15,13 +15,14 @@ from stubserver.dialects.vllm.behaviour import VLLM_0_32_0
 from stubserver.dialects.vllm.checks import check_sampling_mask
 from stubserver.dialects.vllm.wire.errors import error_reply
 from stubserver.engine.behaviour import Circumstances
-from stubserver.errors import ValidationError
+from stubserver.errors import GenerationError
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.logprobs import gather_top
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.sampler import draw, make_rng
 from stubserver.sampling.sampling_mask import sampling_mask
 from stubserver.sampling.stages import Stage, StepState, process_logits
+from stubserver.tokenizer.hf import load_tokenizer
 
 WIDTH = 24
 
@@ -49,7 +50,11 @@ any_params = st.builds(
 
 
 MASKS = Circumstances(
-    Settings(return_sampling_mask=True, logprobs_mode="processed_logprobs"), WIDTH, constraint=None, prompt_len=1
+    Settings(return_sampling_mask=True, logprobs_mode="processed_logprobs"),
+    WIDTH,
+    constraint=None,
+    prompt_len=1,
+    tokenizer=load_tokenizer("builtin"),
 )
 
 
@@ -150,10 +155,12 @@ def test_raw_logprobs_renormalised_over_the_mask_are_the_processed_ones(
     ],
 )
 def test_refusals(fields: dict[str, float], message: str) -> None:
-    with pytest.raises(ValidationError) as caught:
+    """The words are for the log: the server keeps them to itself."""
+    with pytest.raises(GenerationError) as caught:
         check_sampling_mask(SamplingParams(**fields), MASKS)  # type: ignore[arg-type]
-    error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
-    assert error_reply(caught.value) == (400, {"error": error})
+    assert caught.value.message == message
+    error = {"message": "", "type": "InternalServerError", "param": None, "code": 500}
+    assert error_reply(caught.value) == (500, {"error": error})
 
 
 def test_temperature_and_top_k_are_all_it_takes() -> None:

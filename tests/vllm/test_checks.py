@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from stubserver.config.settings import Settings
-from stubserver.dialects.vllm import checks
+from stubserver.dialects.vllm.behaviour import VLLM_0_32_0
 from stubserver.dialects.vllm.checks import check_beam_width, check_values
 from stubserver.dialects.vllm.sampling import effective_temperature, parse_logit_bias
 from stubserver.dialects.vllm.wire.errors import error_reply
 from stubserver.engine.behaviour import Circumstances
-from stubserver.errors import ValidationError
-from stubserver.sampling.params import SamplingParams
+from stubserver.errors import GenerationError, ValidationError
+from stubserver.sampling.params import Repetition, SamplingParams
+from stubserver.tokenizer.hf import load_tokenizer
 
 
 def refusal(check: Any, *args: Any, **kwargs: Any) -> tuple[str, str | None]:
@@ -26,7 +27,11 @@ def refusal(check: Any, *args: Any, **kwargs: Any) -> tuple[str, str | None]:
 
 def check_model(params: SamplingParams, vocab_size: int, max_logprobs: int) -> None:
     settings = Settings(max_logprobs=max_logprobs)
-    checks.check_model(params, Circumstances(settings, vocab_size, constraint=None, prompt_len=1))
+    circumstances = Circumstances(
+        settings, vocab_size, constraint=None, prompt_len=1, tokenizer=load_tokenizer("builtin")
+    )
+    for check in VLLM_0_32_0.checks:
+        check(params, circumstances)
 
 
 VALUES: list[tuple[dict[str, Any], str, str | None]] = [
@@ -68,6 +73,21 @@ VALUES: list[tuple[dict[str, Any], str, str | None]] = [
     (
         {"min_tokens": 6, "max_tokens": 5},
         "min_tokens must be less than or equal to max_tokens=5, got 6.",
+        None,
+    ),
+    (
+        {"stream_interval": 0},
+        "stream_interval must be at least 1, got 0. (parameter=stream_interval, value=0)",
+        "stream_interval",
+    ),
+    (
+        {"extra_args": {"a": [1, {"b": 2**64}]}},
+        "extra_args integers must be between -2**63 and 2**64 - 1. (parameter=extra_args)",
+        "extra_args",
+    ),
+    (
+        {"stop": ["a"], "detokenize": False},
+        "stop strings are only supported when detokenize is True. Set detokenize=True to use stop.",
         None,
     ),
     (
@@ -229,3 +249,81 @@ def test_a_bias_of_no_id_is_refused() -> None:
 )
 def test_a_step_reports_values_if_asked_for(fields: dict[str, Any], wanted: bool) -> None:
     assert SamplingParams(**fields).wants_logprobs is wanted
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields", "words"),
+    [
+        ({"speculative_config": {"method": "ngram"}}, {"min_p": 0.1}, "The min_p and logit_bias sampling parameters"),
+        ({"speculative_config": {"method": "ngram"}}, {"logit_bias": {1: 1.0}}, "The min_p and logit_bias sampling"),
+        ({"diffusion": True}, {"temperature": 0.5}, "The temperature, min_p, seed, min_tokens, logit_bias, bad_words"),
+        ({"diffusion": True}, {"allowed_token_ids": [1]}, "The temperature, min_p, seed, min_tokens, logit_bias"),
+        ({"model_runner": "v1"}, {"prompt_logprob_token_ids": [[1]]}, "prompt_logprob_token_ids requires the V2 model"),
+        ({}, {"prompt_logprob_token_ids": [[]]}, "prompt_logprob_token_ids must be a non-empty integer array of shape"),
+        ({}, {"prompt_logprob_token_ids": [[1]] * 4096}, "prompt_logprob_token_ids has 4096 rows, but a prompt has at"),
+        ({}, {"prompt_logprob_token_ids": [[1] * 21]}, "Requested 21 token ids per row in prompt_logprob_token_ids"),
+        ({}, {"prompt_logprob_token_ids": [[512], []]}, "prompt_logprob_token_ids contain out-of-vocab token ids (-1"),
+        ({}, {"prompt_logprob_token_ids": [[1]], "prompt_logprob_start": -1}, "prompt_logprob_start must be non-neg"),
+        ({}, {"prompt_logprob_start": 1}, "prompt_logprob_start requires prompt_logprob_token_ids."),
+    ],
+)
+def test_what_the_server_as_it_is_set_up_cannot_do_is_refused(
+    settings: dict[str, Any], fields: dict[str, Any], words: str
+) -> None:
+    circumstances = Circumstances(Settings(**settings), 512, None, prompt_len=1, tokenizer=load_tokenizer("builtin"))
+
+    def check(params: SamplingParams) -> None:
+        for each in (*VLLM_0_32_0.checks, *VLLM_0_32_0.late_checks):
+            each(params, circumstances)
+
+    message, _ = refusal(check, SamplingParams(**fields))
+    assert message.startswith(words)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"top_k": 2**64},
+        {"stream_interval": 2**64},
+        {"repetition": Repetition(2**64, 0, 2)},
+        {"thinking_token_budget": 2**64},
+        {"stop": ["\ud800"]},
+        {"bad_words": ["\ud800"]},
+        {"extra_args": {"a": "\ud800"}},
+    ],
+    ids=str,
+)
+def test_what_cannot_get_to_the_engine_is_a_500_without_a_word(fields: dict[str, Any]) -> None:
+    """As asked of vLLM 0.32.0; the engine's transport is msgpack."""
+    circumstances = Circumstances(Settings(), 512, None, prompt_len=1, tokenizer=load_tokenizer("builtin"))
+    with pytest.raises(GenerationError) as caught:
+        VLLM_0_32_0.adapt(SamplingParams(**fields), circumstances)
+    error = {"message": "", "type": "InternalServerError", "param": None, "code": 500}
+    assert error_reply(caught.value) == (500, {"error": error})
+
+
+def test_a_greedy_request_does_not_send_its_top_k() -> None:
+    circumstances = Circumstances(Settings(), 512, None, prompt_len=1, tokenizer=load_tokenizer("builtin"))
+    VLLM_0_32_0.adapt(SamplingParams(temperature=0.0, top_k=2**64), circumstances)
+
+
+def test_the_order_of_late_checks_is_that_of_the_real_server() -> None:
+    """Each of these is wrong for a model of 512 tokens; taken away one by one, the next one is named."""
+    wrong: dict[str, Any] = {
+        "logprobs": 21,
+        "logit_bias": {512: 1.0},
+        "stop_token_ids": [512],
+        "allowed_token_ids": [],
+        "routed_experts_prompt_start": 2,
+        "bad_words": [" "],
+    }
+    circumstances = Circumstances(Settings(), 512, None, prompt_len=1, tokenizer=load_tokenizer("builtin"))
+
+    def take(params: SamplingParams) -> None:
+        for check in VLLM_0_32_0.checks:
+            check(params, circumstances)
+        VLLM_0_32_0.adapt(params, circumstances)
+
+    for name in list(wrong):
+        assert refusal(take, SamplingParams(**wrong))[1] == name
+        del wrong[name]

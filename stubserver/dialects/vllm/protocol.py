@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticKnownError
 
-from stubserver.errors import ValidationError
+from stubserver.engine.behaviour import Circumstances, Constraint
+from stubserver.errors import GenerationError, ValidationError
+from stubserver.sampling.params import Repetition, SamplingParams
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_STOP_STRINGS = 4
@@ -29,8 +34,8 @@ class ReplyModel(BaseModel):
 
 
 @dataclass
-class RepetitionDetection:
-    """`repetition_detection`: which repeated patterns end an output. Here none does."""
+class RepetitionDetectionParams:
+    """`repetition_detection`: which repeated patterns end an output. Its name is in vLLM's errors."""
 
     max_pattern_size: int = 0
     min_pattern_size: int = 0
@@ -49,34 +54,58 @@ class RepetitionDetection:
                 "repetitive patterns, set max_pattern_size to 0."
             )
 
+    def params(self) -> Repetition:
+        """The same for the engine."""
+        return Repetition(self.max_pattern_size, self.min_pattern_size, self.min_count)
 
-def _read_budget(value: Any) -> int | None:
+
+def read_budget(value: Any) -> int | None:
+    """`thinking_token_budget`, where -1 is none at all. Raises ValidationError for what vLLM refuses."""
     if value is None or (type(value) is int and value >= -1):
         return None if value == -1 else value
     message = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited."
     raise ValidationError(message, parameter="thinking_token_budget", value=value)
 
 
-class FieldsWithoutEffect(RequestModel):
-    """What vLLM knows and stubserver does nothing with; of the right type, or refused as vLLM does."""
+def _read_id(value: Any) -> Any:
+    if value is None:
+        raise PydanticKnownError("string_type")
+    return value
 
-    cache_salt: str | None = None
+
+RequestId = Annotated[str | None, BeforeValidator(_read_id, json_schema_input_type=str)]
+"""None where the request has none, which isn't null; the reply's is a random one then."""
+
+
+Priority = Annotated[int, Field(ge=INT64_MIN, le=INT64_MAX)]
+
+CacheSalt = Annotated[str, Field(min_length=1, max_length=1024)] | None
+
+StreamInterval = Annotated[int, Field(ge=1)] | None
+
+ThinkingTokenBudget = Annotated[int | None, BeforeValidator(read_budget, json_schema_input_type=int | None)]
+
+ExtraArgs = dict[str, str | int | float | list[str | int | float]]
+
+
+class VllmFields(RequestModel):
+    """Fields of vLLM's own: of the right type, or refused as vLLM does. Most have no effect here (docs/routes.md)."""
+
+    cache_salt: CacheSalt = None
     ec_transfer_params: dict[str, Any] | None = None
     kv_transfer_params: dict[str, Any] | None = None
     mm_payload: Literal["tensors", "none"] = "tensors"
-    priority: int = Field(0, ge=INT64_MIN, le=INT64_MAX)
-    repetition_detection: RepetitionDetection | None = None
+    priority: Priority = 0
+    repetition_detection: RepetitionDetectionParams | None = None
     return_mm_kwargs: bool | None = None
     return_token_offsets: bool | None = False
     routed_experts_prompt_start: int = Field(0, ge=0)
     session_id: str | None = None
     spaces_between_special_tokens: bool = True
-    stream_interval: Annotated[int, Field(ge=1)] | None = None
-    thinking_token_budget: Annotated[int | None, BeforeValidator(_read_budget, json_schema_input_type=int | None)] = (
-        None
-    )
+    stream_interval: StreamInterval = None
+    thinking_token_budget: ThinkingTokenBudget = None
     user: str | None = None
-    vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
+    vllm_xargs: ExtraArgs | None = None
     watermarking: bool | None = None
 
 
@@ -164,13 +193,16 @@ class StructuredOutputsParams:
         given = sum(value is not None for value in self._constraints().values())
         if given == 1:
             return
-        # vLLM shows its object's fields, two private ones among them.
-        shown = {**self.__dict__, "_backend": None, "_backend_was_auto": False}
+        shown = self.shown()
         if given > 1:
             message = f"You can only use one kind of structured outputs constraint but multiple are specified: {shown}"
         else:
             message = f"You must use one kind of structured outputs constraint but none are specified: {shown}"
         raise ValidationError(message)
+
+    def shown(self) -> dict[str, Any]:
+        """As vLLM shows it: with two private fields."""
+        return {**asdict(self), "_backend": None, "_backend_was_auto": False}
 
     def constraint(self) -> tuple[str, Any]:
         """(kind, value) of the one constraint."""
@@ -181,27 +213,34 @@ class StructuredOutputsParams:
         return {kind: getattr(self, kind) for kind in kinds}
 
 
+def requested_structured_outputs(
+    structured_outputs: StructuredOutputsParams | None, response_format: AnyResponseFormat | None
+) -> StructuredOutputsParams | None:
+    """The request's constraint, in whichever way it was asked for. Raises ValidationError unless it is one."""
+    if response_format is None or response_format.type == "text":
+        return structured_outputs
+    if isinstance(response_format, ResponseFormat):
+        schema = response_format.json_schema
+        is_schema = response_format.type == "json_schema"
+        asked: dict[str, Any] = {"json": schema and schema.json_schema} if is_schema else {"json_object": True}
+    else:
+        asked = {"structural_tag": json.dumps(response_format.model_dump(by_alias=True))}
+    return replace(structured_outputs, **asked) if structured_outputs else StructuredOutputsParams(**asked)
+
+
 def requested_constraint(
     structured_outputs: StructuredOutputsParams | None, response_format: AnyResponseFormat | None
-) -> tuple[str, Any] | None:
-    """(kind, value) of the request's constraint, in whichever way it was asked for, or None.
-
-    Raises ValidationError for a constraint that vLLM refuses, and for structural tags, which are not supported here.
-    """
-    constraint = structured_outputs.constraint() if structured_outputs else None
-    if isinstance(response_format, ResponseFormat):
-        if response_format.type == "json_object":
-            constraint = ("json_object", True)
-        elif response_format.type == "json_schema" and response_format.json_schema:
-            constraint = ("json", response_format.json_schema.json_schema)
-    elif response_format is not None:
-        constraint = ("structural_tag", response_format)
-    if constraint:
-        _check_constraint(*constraint)
-    return constraint
+) -> Constraint | None:
+    """(kind, value) of the request's constraint, or None. Raises ValidationError unless it is one."""
+    asked = requested_structured_outputs(structured_outputs, response_format)
+    return asked.constraint() if asked else None
 
 
-def _check_constraint(kind: str, value: Any) -> None:
+def check_constraint(params: SamplingParams, circumstances: Circumstances) -> None:
+    """Refuse a constraint that vLLM refuses, and structural tags. Raises ValidationError."""
+    if circumstances.constraint is None:
+        return
+    kind, value = circumstances.constraint
     empty_text = isinstance(value, str) and not value.strip()
     if kind == "choice" and not value:
         raise ValidationError(f"Choice '{value}' cannot be an empty list")
@@ -227,10 +266,12 @@ def check_stream_options(data: dict[str, Any]) -> None:
 
 
 def check_structured_outputs(data: dict[str, Any]) -> None:
-    """Refuse more than one constraint. Raises ValidationError."""
+    """Refuse more than one constraint. Raises ValidationError; for what is no object GenerationError, as vLLM fails."""
     given = data.get("structured_outputs")
-    if not isinstance(given, dict):
+    if given is None:
         return
+    if not isinstance(given, dict):
+        raise GenerationError(f"'{type(given).__name__}' object has no attribute 'get'")
     if sum(given.get(kind) is not None for kind in ("json", "regex", "choice")) > 1:
         message = "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
         raise ValidationError(message, parameter="structured_outputs")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 from stubserver.dialects.vllm.checks import check_beam_width, check_values
+from stubserver.dialects.vllm.protocol import RepetitionDetectionParams
 from stubserver.engine.beam_search import beam_search
 from stubserver.engine.generate import Generation, Step
 from stubserver.engine.model import Model
 from stubserver.errors import ValidationError
 from stubserver.sampling.params import SamplingParams
-from stubserver.tokenizer.protocol import Tokenizer
 
 LOWEST_TEMPERATURE = 1e-2
 """A temperature between 0 and this is raised to it: so only 0 itself is greedy."""
@@ -45,6 +45,12 @@ class SamplingFields(Protocol):
     logit_bias: dict[str, float] | None
     bad_words: list[str]
     thinking_token_budget: int | None
+    repetition_detection: RepetitionDetectionParams | None
+    stream_interval: int | None
+    routed_experts_prompt_start: int
+    vllm_xargs: dict[str, Any] | None
+    kv_transfer_params: dict[str, Any] | None
+    ec_transfer_params: dict[str, Any] | None
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -85,11 +91,23 @@ def sampling_params(
         allowed_token_ids=request.allowed_token_ids,
         logit_bias=parse_logit_bias(request.logit_bias),
         bad_words=list(dict.fromkeys(request.bad_words)),
-        bad_words_token_ids=bad_words_token_ids(model.tokenizer, request.bad_words),
         thinking_token_budget=request.thinking_token_budget,
+        repetition=request.repetition_detection.params() if request.repetition_detection else None,
+        stream_interval=request.stream_interval,
+        extra_args=_extra_args(request),
+        routed_experts_prompt_start=request.routed_experts_prompt_start,
     )
     check_values(params)
     return params
+
+
+def _extra_args(request: SamplingFields) -> dict[str, Any] | None:
+    """What is for extensions of the server, in one: null if there is nothing."""
+    given = dict(request.vllm_xargs or {})
+    for name in ("kv_transfer_params", "ec_transfer_params"):
+        if getattr(request, name):
+            given[name] = getattr(request, name)
+    return given or None
 
 
 def beam_params(request: SamplingFields, model: Model, max_tokens: int) -> SamplingParams:
@@ -121,25 +139,6 @@ def choose_max_tokens(
         prompt_len = min(prompt_len, limit)
     limits = [model.settings.max_model_len - prompt_len, max_tokens, model.max_new_tokens]
     return min(limit for limit in limits if limit is not None)
-
-
-def bad_words_token_ids(tokenizer: Tokenizer, bad_words: Sequence[str]) -> list[list[int]]:
-    """The token sequences that spell the words, at the beginning of a text and after a space.
-
-    Raises ValidationError for a word that has no tokens.
-    """
-    sequences: list[list[int]] = []
-    for word in filter(None, bad_words):
-        bare = tokenizer.encode(word.lstrip(), add_special_tokens=False)
-        if not bare:
-            message = "bad_words entries must tokenize to at least one token."
-            raise ValidationError(message, parameter="bad_words", value=list(bad_words))
-        spaced = tokenizer.encode(" " + word.lstrip(), add_special_tokens=False)
-        sequences.append(bare)
-        # The spaced form counts where the space makes another first token and not one more.
-        if spaced and spaced[0] != bare[0] and len(spaced) == len(bare):
-            sequences.append(spaced)
-    return sequences
 
 
 def effective_temperature(temperature: float) -> float:

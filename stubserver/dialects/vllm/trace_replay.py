@@ -1,8 +1,7 @@
 """Trace replay: decoding follows the tokens of `trace_decode_token_ids`, with the logprobs that they really have.
 
-Source of the facts: vLLM 0.32.0, `sampling_params.py` and `v1/engine/input_processor.py`. Where those raise a plain
-ValueError, as they do for all combinations, vLLM's HTTP server answers 500 without a message. Here it is a 400 with
-vLLM's words.
+Source of the facts: vLLM 0.32.0, `sampling_params.py` and `v1/engine/input_processor.py`. Those raise a plain
+ValueError for all combinations, of which vLLM's HTTP server makes a 500 without a message: the words are for the log.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stubserver.engine.behaviour import Circumstances
-from stubserver.errors import ValidationError
+from stubserver.errors import GenerationError, ValidationError
 from stubserver.sampling.params import SamplingParams
 
 _COMBINATIONS: tuple[tuple[Callable[[SamplingParams], bool], str], ...] = (
@@ -21,28 +20,30 @@ _COMBINATIONS: tuple[tuple[Callable[[SamplingParams], bool], str], ...] = (
         lambda p: any(token_id < 0 for token_id in p.trace_decode_token_ids or ()),
         "trace_decode_token_ids must contain non-negative integers.",
     ),
-    (
-        lambda p: p.prompt_logprobs is not None,
-        "trace_decode_token_ids is not supported with prompt_logprobs.",
+    *(
+        (lambda p, name=name: getattr(p, name) is not None, f"trace_decode_token_ids is not supported with {name}.")
+        for name in ("prompt_logprobs", "prompt_logprob_token_ids")
     ),
 )
 
 
 def check_trace(params: SamplingParams, circumstances: Circumstances) -> None:
-    """Refuse a trace with what it doesn't go with, enabled or not. Raises ValidationError."""
+    """Fail at a trace with what it doesn't go with, enabled or not. Raises GenerationError, or ValidationError."""
     if params.trace_decode_token_ids is None:
         return
     for refused, words in _COMBINATIONS:
         if refused(params):
-            raise ValidationError(words)
+            raise GenerationError(words, code="unsaid")
     others = {
         "speculative decoding": bool(circumstances.settings.speculative_config),
         "structured outputs": circumstances.constraint is not None,
+        "repetition_detection": params.repetition is not None,
+        "thinking_token_budget": params.thinking_token_budget is not None,
         "bad_words": bool(params.bad_words),
     }
     for name, is_set in others.items():
         if is_set:
-            raise ValidationError(f"trace_decode_token_ids is not supported with {name}.")
+            raise GenerationError(f"trace_decode_token_ids is not supported with {name}.", code="unsaid")
     vocab_size = circumstances.vocab_size
     outside = [token_id for token_id in params.trace_decode_token_ids if token_id >= vocab_size]
     if outside:

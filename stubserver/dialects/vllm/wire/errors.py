@@ -54,7 +54,7 @@ WORDS: dict[Code, Words] = {
     "empty_prompt": lambda error: "The decoder prompt cannot be empty",
     "unknown_token": lambda error: f"Token id {error.value} is out of vocabulary",
     "prompt_too_long": _prompt_too_long,
-    "not_finite": lambda error: f"Out of range float values are not JSON compliant: {error.value}",
+    "not_finite": lambda error: "Out of range float values are not JSON compliant",
     # The words of `tokenizers`, handed on.
     "not_text": lambda error: "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]",
     "no_chat_template": lambda error: (
@@ -66,6 +66,10 @@ WORDS: dict[Code, Words] = {
         f"The model `{error.value}` does not exist. Valid aliases: {', '.join(error.facts['known'])}."
     ),
     "media_type": lambda error: "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed",
+    # vLLM samples token 0 then, which the grammar refuses: `v1/core/sched/scheduler.py` ends the request by an error.
+    "nothing_left": lambda error: "Internal server error",
+    # A plain ValueError inside of vLLM's engine: `v1/engine/async_llm.py` makes an EngineGenerateError() of it.
+    "unsaid": lambda error: "",
 }
 """What vLLM says to refusals of the layers below; to all others, what those say themselves."""
 
@@ -78,7 +82,8 @@ def error_reply(error: RequestError) -> tuple[int, Any]:
     message, parameter = _message(error), error.parameter
     if isinstance(error, errors.SchemaError) and error.problems:
         parameter = _place(error.problems[0]["loc"])
-    body = {"message": message, "type": kind, "param": parameter, "code": status}
+    shown = message if isinstance(error, _OUR_OWN) else _sanitized(message)
+    body = {"message": shown, "type": kind, "param": parameter, "code": status}
     # A profile may have words of its own.
     return status, {"error": {**body, **error.facts.get("override", {})}}
 
@@ -92,6 +97,29 @@ def _message(error: RequestError) -> str:
     known = [("parameter", error.parameter), ("value", error.value)] if type(error) is errors.ValidationError else []
     named = ", ".join(f"{name}={part}" for name, part in known if part is not None)
     return f"{error.message} ({named})" if named else error.message
+
+
+_OUR_OWN = (errors.UnscriptedError, errors.UnrecordedError, errors.UpstreamError, errors.GenerationError)
+"""What vLLM has no words for: a place in a script's file is to be seen."""
+
+_SYSTEM_FOLDERS = ("home", "usr", "opt", "var", "tmp", "root", "lib", "mnt", "srv")
+
+_HIDDEN: Sequence[tuple[re.Pattern[str], str]] = (
+    (re.compile(r" at 0x[\da-fA-F]+>"), ">"),
+    # A line of a traceback, and the indented one that follows it.
+    (re.compile(r'\n?\s*File "[^"]+", line \d+, in \S+(?:\n\s+.*)?'), ""),
+    (re.compile(rf"/(?:{'|'.join(_SYSTEM_FOLDERS)})(?:/[-\w.]+)+"), "<path>"),
+    # Any file in a folder, told by its ending.
+    (re.compile(r"(?:/[-\w]+){2,}\.\w+"), "<path>"),
+)
+"""What vLLM leaves out of its errors, and what stands there then: `entrypoints/serve/exception_handling/utils.py`."""
+
+
+def _sanitized(message: str) -> str:
+    """The message as vLLM lets it out: without addresses, tracebacks and what looks like a file's path."""
+    for pattern, shown in _HIDDEN:
+        message = pattern.sub(shown, message)
+    return message.strip()
 
 
 def http_error(status: int, detail: str) -> Any:
