@@ -10,14 +10,15 @@ from stubserver.dialects.vllm.protocol import (
     INT64_MAX,
     INT64_MIN,
     AnyResponseFormat,
-    FieldsWithoutEffect,
     PromptLogprob,
     ReplyModel,
+    RequestId,
     RequestModel,
     StopParam,
     StreamOptions,
     StructuredOutputsParams,
     Usage,
+    VllmFields,
     check_cache_salt,
     check_response_format,
     check_stream_options,
@@ -91,7 +92,7 @@ class NamedToolChoice(RequestModel):
 ToolChoice: TypeAlias = Literal["none", "auto", "required"] | NamedToolChoice | None
 
 
-class ChatFields(FieldsWithoutEffect):
+class ChatFields(VllmFields):
     """The fields of vLLM's request, but for the messages."""
 
     model: str | None = None
@@ -143,7 +144,7 @@ class ChatFields(FieldsWithoutEffect):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     structured_outputs: StructuredOutputsParams | None = None
-    request_id: str | None = None
+    request_id: RequestId = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
     return_prompt_text: bool | None = None

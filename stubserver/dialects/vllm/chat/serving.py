@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 from pydantic import Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
@@ -31,7 +31,7 @@ from stubserver.dialects.vllm.prompts import Renderer, Truncation, check_given, 
 from stubserver.dialects.vllm.protocol import requested_constraint
 from stubserver.dialects.vllm.sampling import beam_params, choose_max_tokens, sampling_params, steps_of
 from stubserver.dialects.vllm.wire.codec import WIRE
-from stubserver.dialects.vllm.wire.logprobs import chat_logprobs, make_display, prompt_logprobs
+from stubserver.dialects.vllm.wire.logprobs import chat_logprobs, check_numbers, make_display, prompt_logprobs
 from stubserver.dialects.vllm.wire.usage import CHAT_DETAILS, usage, usage_in_stream
 from stubserver.engine.generate import Generation, in_turn
 from stubserver.engine.model import Model
@@ -83,7 +83,7 @@ class Plan:
         self.request = request
         self.model = state.find_model(request.model)
         _check_tools(self.model, request)
-        _check_media(request)
+        check_media(request)
         self.display = make_display(self.model, request, request.top_logprobs)
         self.engine_request = remembering(self._make_engine_request, MAX_PLANS)
 
@@ -188,8 +188,15 @@ def _check_tools(model: Model, parsed: ChatFields) -> None:
         raise ValidationError(f"tool_choice={shown} requires --tool-call-parser to be set")
 
 
-def _check_media(parsed: ChatFields) -> None:
-    """Unless it trusts its clients with them."""
+class MediaFields(Protocol):
+    """What of a request says how images are read."""
+
+    media_io_kwargs: dict[str, dict[str, Any]] | None
+    mm_processor_kwargs: dict[str, Any] | None
+
+
+def check_media(parsed: MediaFields) -> None:
+    """Refuse what only trusted clients may say. Raises ValidationError."""
     for name, stage in (("mm_processor_kwargs", "preprocessing"), ("media_io_kwargs", "media loading")):
         if getattr(parsed, name):
             message = (
@@ -460,6 +467,7 @@ def _full_choice(chat: _Chat, parts: Sequence[_Part]) -> dict[str, Any]:
     logprobs = None
     if request.logprobs:
         logprobs = {"content": [entry for part in parts if part.logprobs for entry in part.logprobs["content"]]}
+        check_numbers(entry["logprob"] for entry in logprobs["content"])
     return {
         "index": last.number,
         "message": message,

@@ -11,12 +11,19 @@ from stubserver.dialects.vllm.protocol import (
     INT64_MAX,
     INT64_MIN,
     AnyResponseFormat,
-    FieldsWithoutEffect,
+    CacheSalt,
+    ExtraArgs,
+    Priority,
     PromptLogprob,
+    RepetitionDetectionParams,
     ReplyModel,
+    RequestId,
+    RequestModel,
     StopParam,
+    StreamInterval,
     StreamOptions,
     StructuredOutputsParams,
+    ThinkingTokenBudget,
     Usage,
     check_cache_salt,
     check_response_format,
@@ -31,8 +38,8 @@ DEFAULT_MAX_TOKENS = 16
 TokenId = Annotated[int, Field(ge=0)]
 
 
-class CompletionRequest(FieldsWithoutEffect):
-    """The fields of vLLM's request."""
+class CompletionRequest(RequestModel):
+    """The fields of vLLM's request, in its order, in which several errors are listed."""
 
     model: str | None = None
     prompt: list[TokenId] | list[list[TokenId]] | str | list[str] | None = None
@@ -50,31 +57,45 @@ class CompletionRequest(FieldsWithoutEffect):
     suffix: str | None = None
     temperature: float | None = None
     top_p: float | None = None
-
+    user: str | None = None
     use_beam_search: bool = False
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    watermarking: bool | None = None
     length_penalty: float = 1.0
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: int = 0
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT64_MAX)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     allowed_token_ids: list[int] | None = None
     prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
     bad_words: list[str] = Field(default_factory=list)
-
     prompt_embeds: bytes | list[bytes] | None = None
     add_special_tokens: bool = True
     response_format: AnyResponseFormat | None = None
     structured_outputs: StructuredOutputsParams | None = None
-    request_id: str | None = None
+    priority: Priority = 0
+    request_id: RequestId = None
+    session_id: str | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
+    routed_experts_prompt_start: int = Field(0, ge=0)
+    return_token_offsets: bool | None = False
+    mm_payload: Literal["tensors", "none"] = "tensors"
+    return_mm_kwargs: bool | None = None
+    cache_salt: CacheSalt = None
+    kv_transfer_params: dict[str, Any] | None = None
+    ec_transfer_params: dict[str, Any] | None = None
+    vllm_xargs: ExtraArgs | None = None
+    repetition_detection: RepetitionDetectionParams | None = None
+    thinking_token_budget: ThinkingTokenBudget = None
+    stream_interval: StreamInterval = None
 
     @model_validator(mode="before")
     @classmethod
@@ -90,14 +111,20 @@ class CompletionRequest(FieldsWithoutEffect):
 
 
 def _check_prompt(data: dict[str, Any]) -> None:
-    prompt = data.get("prompt")
+    prompt, embeds = data.get("prompt"), data.get("prompt_embeds")
     if isinstance(prompt, list) and len(prompt) > MAX_PROMPTS and not all(isinstance(part, int) for part in prompt):
         message = (
             f"prompt list length {len(prompt)} exceeds the maximum allowed count of {MAX_PROMPTS}. To increase this "
             "limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable."
         )
         raise ValidationError(message, parameter="prompt")
-    if prompt in (None, "") and data.get("prompt_embeds") in (None, []):
+    if isinstance(embeds, list) and len(embeds) > MAX_PROMPTS:
+        message = (
+            f"prompt_embeds list length {len(embeds)} exceeds the maximum allowed count of {MAX_PROMPTS}. To increase "
+            "this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable."
+        )
+        raise ValidationError(message, parameter="prompt_embeds")
+    if prompt in (None, "") and embeds in (None, []):
         raise ValidationError("Either prompt or prompt_embeds must be provided and non-empty.", parameter="prompt")
 
 

@@ -21,12 +21,17 @@ from stubserver.dialects.vllm.prompts import Renderer, Truncation, check_given, 
 from stubserver.dialects.vllm.protocol import requested_constraint
 from stubserver.dialects.vllm.sampling import beam_params, choose_max_tokens, sampling_params, steps_of
 from stubserver.dialects.vllm.wire.codec import WIRE
-from stubserver.dialects.vllm.wire.logprobs import completion_logprobs, make_display, prompt_logprobs
+from stubserver.dialects.vllm.wire.logprobs import (
+    check_numbers,
+    completion_logprobs,
+    make_display,
+    prompt_logprobs,
+)
 from stubserver.dialects.vllm.wire.usage import COMPLETION_DETAILS, usage, usage_in_stream
 from stubserver.engine.generate import Generation, Step, in_turn
 from stubserver.engine.model import Model
 from stubserver.engine.terms import EngineRequest
-from stubserver.errors import RequestError, ValidationError
+from stubserver.errors import GenerationError, RequestError, ValidationError
 from stubserver.memory import remembering
 from stubserver.sampling.logprobs import PositionLogprobs
 from stubserver.sampling.params import SamplingParams
@@ -54,13 +59,18 @@ async def create_completion(request: Request) -> Response:
 
 
 class Plan:
-    """What a request asks for, whatever its prompts. Raises RequestError for what can't be done."""
+    """What a request asks for, whatever its prompts. Raises RequestError for what can't be done.
 
-    def __init__(self, state: ServerState, request: CompletionRequest) -> None:
-        if request.stream and request.use_beam_search:
+    renders: whether it is only rendered.
+    """
+
+    def __init__(self, state: ServerState, request: CompletionRequest, *, renders: bool = False) -> None:
+        if request.stream and request.use_beam_search and not renders:
             raise ValidationError("Streaming is not currently supported with beam search")
         self.request = request
         self.model = state.find_model(request.model)
+        if renders:
+            check_renderable(use_beam_search=request.use_beam_search)
         self.renderer = _make_renderer(request, self.model)
         self.display = make_display(self.model, request, request.logprobs)
         self.engine_request = remembering(self._make_engine_request, MAX_PLANS)
@@ -82,9 +92,9 @@ class CompletionAsked(Asked):
     plan: Plan
 
 
-def understand(state: ServerState, body: Any) -> CompletionAsked:
+def understand(state: ServerState, body: Any, *, renders: bool = False) -> CompletionAsked:
     """What a body asks for. Raises RequestError for what can't be done."""
-    plan, given = state.once(_make_plans).plan(body)
+    plan, given = state.once(_make_render_plans if renders else _make_plans).plan(body)
     prompts = render_prompts(plan.renderer, given)
     return CompletionAsked(
         plan.model, prompts, [plan.engine_request(len(prompt.token_ids)) for prompt in prompts], plan
@@ -93,6 +103,16 @@ def understand(state: ServerState, body: Any) -> CompletionAsked:
 
 def _make_plans(state: ServerState) -> Plans[CompletionRequest, Plan]:
     return Plans(_ADAPTER, "prompt", read_prompt, partial(Plan, state))
+
+
+def _make_render_plans(state: ServerState) -> Plans[CompletionRequest, Plan]:
+    return Plans(_ADAPTER, "prompt", read_prompt, partial(Plan, state, renders=True))
+
+
+def check_renderable(*, use_beam_search: bool) -> None:
+    """Refuse what can't be rendered. Raises RequestError."""
+    if use_beam_search:
+        raise RequestError("Beam search is not supported by the render endpoint")
 
 
 def read_prompt(prompt: Any) -> Any:
@@ -139,18 +159,37 @@ def _head(request: Request, asked: CompletionAsked) -> dict[str, Any]:
 
 
 def _make_renderer(parsed: CompletionRequest, model: Model) -> Renderer:
-    """What makes the prompts of a completion request. Raises RequestError for what can't be rendered."""
-    if parsed.suffix is not None and parsed.echo:
-        raise RequestError("Echo is unsupported with suffix.", parameter="suffix")
+    """What makes the prompts of a completion request. Raises RequestError for what can't be rendered.
+
+    The order of the checks: vLLM 0.32.0, `renderers/online_renderer.py`.
+    """
     if parsed.suffix is not None:
-        message = "suffix is only supported for models with FIM completion rendering"
-        raise RequestError(message, parameter="suffix")
-    if parsed.prompt_embeds is not None:
-        raise ValidationError("You must set `--enable-prompt-embeds` to input `prompt_embeds`.")
-    check_given(parsed.prompt)
+        raise RequestError(_why_no_suffix(parsed), parameter="suffix")
+    if parsed.prompt_embeds is not None and parsed.echo:
+        raise RequestError("Echo is unsupported with prompt embeds.")
+    if parsed.prompt_embeds is not None and parsed.prompt_logprobs is not None:
+        raise RequestError("prompt_logprobs is not compatible with prompt embeds.")
     truncation = Truncation(parsed.truncate_prompt_tokens, parsed.truncation_side)
     max_tokens, special = parsed.max_tokens or 0, parsed.add_special_tokens
-    return Renderer(model, max_tokens=max_tokens, truncation=truncation, add_special_tokens=special)
+    renderer = Renderer(model, max_tokens=max_tokens, truncation=truncation, add_special_tokens=special)
+    if parsed.prompt_embeds not in (None, []):
+        message = "You must set `--enable-prompt-embeds` to input `prompt_embeds`."
+        raise ValidationError(message, parameter="prompt_embeds")
+    check_given(parsed.prompt)
+    return renderer
+
+
+def _why_no_suffix(parsed: CompletionRequest) -> str:
+    """What doesn't go with a suffix; no model here fills in the middle."""
+    if parsed.echo:
+        return "Echo is unsupported with suffix."
+    for name in ("prompt_embeds", "truncate_prompt_tokens"):
+        if getattr(parsed, name) is not None:
+            return f"suffix is not supported with {name}"
+    prompt = parsed.prompt
+    if isinstance(prompt, str) or (isinstance(prompt, list) and any(isinstance(part, str) for part in prompt)):
+        return "suffix is only supported for models with FIM completion rendering"
+    return "suffix requires text prompt input for FIM completion rendering"
 
 
 def _params(model: Model, parsed: CompletionRequest, prompt_len: int) -> SamplingParams:
@@ -212,7 +251,7 @@ def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
     request, settings = completion.asked.plan.request, completion.asked.model.settings
     include_usage, continuous = usage_in_stream(request.stream_options, settings)
     generated = [0] * sum(generation.params.n for generation in completion.generations)
-    for part in _parts(completion):
+    for part in _as_streamed(completion, _parts(completion)):
         generated[part.number] += len(part.token_ids)
         event = {**completion.head, "choices": [_stream_choice(completion, part)]}
         if part.finish_reason is not None and not include_usage:
@@ -232,6 +271,25 @@ def _events(completion: _Completion) -> Iterator[dict[str, Any]]:
             "usage": counts,
             "system_fingerprint": completion.asked.model.system_fingerprint,
         }
+
+
+def _as_streamed(completion: _Completion, parts: Iterator[_Part]) -> Iterator[_Part]:
+    """The parts that a stream gets: all, but where vLLM loses the values of the prompt.
+
+    The first prompt's first choice is a token ahead of its others there. With its second token come their first ones,
+    and the prompt's values, which go out only with first tokens, are lost with that: the echo of choice 1 fails.
+    """
+    request, first = completion.asked.plan.request, completion.generations[0]
+    breaks = request.echo and request.logprobs is not None and request.max_tokens != 0 and first.params.n > 1
+    begun = False
+    for part in parts:
+        breaks = breaks and not (part.number == 0 and not begun and part.finish_reason is not None)
+        if not breaks or part.number == 0 or part.number >= first.params.n:
+            yield part
+        if breaks and part.number == 0 and begun:
+            # A KeyError's whole text there.
+            raise GenerationError(str(first.request.prompt_token_ids[0]))
+        begun = begun or part.number == 0
 
 
 def _stream_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
@@ -256,7 +314,9 @@ def _full_reply(completion: _Completion) -> dict[str, Any]:
         generated += len(part.token_ids)
         folded.setdefault(part.number, []).append(part)
     choices = [_full_choice(completion, _joined(folded[index])) for index in sorted(folded)]
-    details = COMPLETION_DETAILS if completion.asked.model.settings.enable_prompt_tokens_details else None
+    # A beam search is many requests to the engine, of whose cached tokens vLLM tells nothing.
+    has_details = completion.asked.model.settings.enable_prompt_tokens_details
+    details = COMPLETION_DETAILS if has_details and not completion.asked.plan.request.use_beam_search else None
     return {
         **completion.head,
         "choices": choices,
@@ -272,6 +332,8 @@ def _full_reply(completion: _Completion) -> dict[str, Any]:
 def _full_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
     generation, request = part.generation, completion.asked.plan.request
     scored = generation.params.prompt_logprobs is not None
+    for top in part.logprobs["top_logprobs"] if part.logprobs else ():
+        check_numbers(top.values() if top else ())
     return {
         "index": part.number,
         "text": part.text,

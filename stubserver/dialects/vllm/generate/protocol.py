@@ -5,33 +5,51 @@ Shapes read in vLLM 0.32.0, `entrypoints/scale_out/token_in_token_out/protocol.p
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, InstanceOf, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, InstanceOf, StrictInt, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticKnownError
 
 from stubserver.dialects.vllm.checks import check_values
 from stubserver.dialects.vllm.protocol import (
+    CacheSalt,
+    Priority,
+    RepetitionDetectionParams,
     ReplyModel,
+    RequestId,
     RequestModel,
     StreamOptions,
     StructuredOutputsParams,
     Usage,
+    check_cache_salt,
+    read_budget,
 )
 from stubserver.dialects.vllm.sampling import effective_temperature
-from stubserver.errors import ValidationError
 from stubserver.sampling.params import SamplingParams as EngineParams
 
 
+class RequestOutputKind(Enum):
+    """What vLLM's engine hands out of an output on its way: its server says that itself."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
 class SamplingParams(RequestModel):
-    """vLLM's own SamplingParams: unlike the OpenAI routes' fields they have vLLM's defaults, not the server's."""
+    """vLLM's own SamplingParams: unlike the OpenAI routes' fields they have vLLM's defaults, not the server's.
+
+    In vLLM's order, in which several errors are listed.
+    """
 
     n: int = 1
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     temperature: float = 1.0
+    watermarking: bool | None = None
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
@@ -43,45 +61,38 @@ class SamplingParams(RequestModel):
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    prompt_logprob_token_ids: list[list[StrictInt]] | None = None
+    prompt_logprob_start: int | None = None
     logprob_token_ids: list[int] | None = None
+    flat_logprobs: bool = False
     detokenize: bool = True
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    stream_interval: int | None = None
+    skip_clone: bool = False
+    output_text_buffer_length: int = 0
     structured_outputs: StructuredOutputsParams | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
-    trace_decode_token_ids: list[int] | None = None
-
-    # Refused: see serving.py.
-    prompt_logprob_token_ids: list[list[int]] | None = None
-
-    # Without effect, but of vLLM's types.
     extra_args: dict[str, Any] | None = None
-    flat_logprobs: bool = False
-    output_kind: Literal[0, 1, 2] = 0
-    prompt_logprob_start: int | None = None
-    repetition_detection: dict[str, Any] | None = None
-    routed_experts_prompt_start: int = 0
-    skip_clone: bool = False
+    bad_words: list[str] | None = None
     skip_reading_prefix_cache: bool | None = None
-    spaces_between_special_tokens: bool = True
-    stream_interval: int | None = None
     thinking_token_budget: int | None = None
-    watermarking: bool | None = None
+    repetition_detection: RepetitionDetectionParams | None = None
+    routed_experts_prompt_start: int = 0
+    trace_decode_token_ids: list[int] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> SamplingParams:
         """Refuse what vLLM refuses as it makes the object. Raises ValidationError."""
+        self.thinking_token_budget = read_budget(self.thinking_token_budget)
         check_values(self.params())
-        if self.stop and not self.detokenize:
-            raise ValidationError(
-                "stop strings are only supported when detokenize is True. Set detokenize=True to use stop."
-            )
         return self
 
     def params(self) -> EngineParams:
-        """The same for the engine; `bad_words` have to be tokenized yet, and `max_tokens` null to be resolved."""
+        """The same for the engine, with `max_tokens` null to be resolved."""
         return EngineParams(
             n=self.n,
             presence_penalty=self.presence_penalty,
@@ -100,13 +111,21 @@ class SamplingParams(RequestModel):
             min_tokens=self.min_tokens,
             logprobs=self.logprobs,
             prompt_logprobs=self.prompt_logprobs,
+            prompt_logprob_token_ids=self.prompt_logprob_token_ids,
+            prompt_logprob_start=self.prompt_logprob_start,
             logprob_token_ids=self.logprob_token_ids,
+            detokenize=self.detokenize,
             skip_special_tokens=self.skip_special_tokens,
             include_stop_str_in_output=self.include_stop_str_in_output,
+            stream_interval=self.stream_interval,
             # Not clamped to [-100, 100], as the OpenAI routes' are.
             logit_bias=self.logit_bias,
             allowed_token_ids=self.allowed_token_ids,
+            extra_args=self.extra_args,
             bad_words=list(dict.fromkeys(self.bad_words or ())),
+            thinking_token_budget=self.thinking_token_budget,
+            repetition=self.repetition_detection.params() if self.repetition_detection else None,
+            routed_experts_prompt_start=self.routed_experts_prompt_start,
             trace_decode_token_ids=self.trace_decode_token_ids,
         )
 
@@ -117,32 +136,71 @@ def _check_object(value: Any) -> Any:
     return value
 
 
-class GenerateRequest(RequestModel):
-    """The fields that stubserver heeds; vLLM's others are accepted and ignored."""
+class PlaceholderRange(RequestModel):
+    """Where an image or a sound stands in the prompt."""
 
-    request_id: str = ""
+    offset: int = Field(ge=0)
+    length: int = Field(gt=0)
+
+
+PerKind = dict[str, list[str | None]]
+"""image, audio or video → something of each of these."""
+
+
+class MultiModalFeatures(RequestModel):
+    """What /render says of images and sounds; a model here has none."""
+
+    mm_hashes: dict[str, list[str]]
+    mm_placeholders: dict[str, list[PlaceholderRange]]
+    kwargs_data: PerKind | None = None
+    mm_metadata: PerKind | None = None
+
+    @model_validator(mode="after")
+    def _check_kinds(self) -> MultiModalFeatures:
+        kinds = self.mm_hashes.keys()
+        if self.mm_placeholders.keys() != kinds:
+            raise ValueError("mm_hashes and mm_placeholders must use the same modalities")
+        for name in ("kwargs_data", "mm_metadata"):
+            given: PerKind | None = getattr(self, name)
+            if given is not None and given.keys() != kinds:
+                raise ValueError(f"{name} must use the same modalities as mm_hashes")
+        for kind, hashes in self.mm_hashes.items():
+            if len(hashes) != len(self.mm_placeholders[kind]):
+                raise ValueError(f"{kind} mm_hashes and mm_placeholders must have the same length")
+        return self
+
+
+class ReasoningParserKwargs(RequestModel):
+    """How the prompt was rendered, for the reasoning parser."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+
+class GenerateRequest(RequestModel):
+    """The fields of vLLM's request, in its order, in which several errors are listed."""
+
+    request_id: RequestId = None
     token_ids: list[int] = Field(min_length=1)
+    token_offsets: list[tuple[int, int]] | None = None
+    features: MultiModalFeatures | None = None
+    content_parts: list[dict[str, Any]] | None = None
     # vLLM takes an instance or an object, and its errors tell of both.
     sampling_params: (
         SkipJsonSchema[InstanceOf[SamplingParams]] | Annotated[SamplingParams, BeforeValidator(_check_object)]
     )
     model: str | None = None
+    reasoning_ended: bool | None = None
+    reasoning_parser_kwargs: ReasoningParserKwargs | None = None
     return_token_ids: bool | None = None
     output_mode: Literal["tokens", "text"] = "tokens"
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-
-    # Refused: the model has no images.
-    features: dict[str, Any] | None = None
-    content_parts: list[dict[str, Any]] | None = None
-
-    # Without effect, but of vLLM's types.
-    cache_salt: str | None = None
-    ec_transfer_params: dict[str, Any] | None = None
+    cache_salt: CacheSalt = None
+    priority: Priority = 0
     kv_transfer_params: dict[str, Any] | None = None
-    priority: int = 0
-    reasoning_ended: bool | None = None
-    token_offsets: list[tuple[int, int]] | None = None
+    ec_transfer_params: dict[str, Any] | None = None
 
     @field_validator("token_ids")
     @classmethod
@@ -154,11 +212,15 @@ class GenerateRequest(RequestModel):
     @model_validator(mode="before")
     @classmethod
     def _check_cache_salt(cls, data: Any) -> Any:
-        salt = data.get("cache_salt") if isinstance(data, dict) else None
-        if salt is not None and (not isinstance(salt, str) or not salt):
-            message = "Parameter 'cache_salt' must be a non-empty string if provided."
-            raise ValidationError(message, parameter="cache_salt")
+        if isinstance(data, dict):
+            check_cache_salt(data)
         return data
+
+    @model_validator(mode="after")
+    def _check_media(self) -> GenerateRequest:
+        if self.content_parts and self.features:
+            raise ValueError("content_parts and features are mutually exclusive")
+        return self
 
     @model_validator(mode="after")
     def _check_output_mode(self) -> GenerateRequest:

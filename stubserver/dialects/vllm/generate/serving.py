@@ -13,23 +13,27 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-import orjson
 from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stubserver.dialects.vllm.checks import check_values
-from stubserver.dialects.vllm.generate.protocol import AbortRequest, GenerateReply, GenerateRequest
+from stubserver.dialects.vllm.checks import why_unsendable
+from stubserver.dialects.vllm.generate.protocol import (
+    AbortRequest,
+    GenerateReply,
+    GenerateRequest,
+    MultiModalFeatures,
+)
 from stubserver.dialects.vllm.protocol import requested_constraint
-from stubserver.dialects.vllm.sampling import bad_words_token_ids, choose_max_tokens
+from stubserver.dialects.vllm.sampling import choose_max_tokens
 from stubserver.dialects.vllm.scale_out import check_scale_out
 from stubserver.dialects.vllm.wire.codec import WIRE
-from stubserver.dialects.vllm.wire.logprobs import placeholder, prompt_logprobs, sendable
+from stubserver.dialects.vllm.wire.logprobs import MASKED, placeholder, prompt_logprobs, sendable
 from stubserver.dialects.vllm.wire.usage import COMPLETION_DETAILS, usage
 from stubserver.engine.generate import Generation, Step
 from stubserver.engine.model import Model
 from stubserver.engine.terms import EngineRequest
-from stubserver.errors import SchemaError, ValidationError
+from stubserver.errors import RequestError, SchemaError, ValidationError
 from stubserver.sampling.logprobs import PositionLogprobs
 from stubserver.sampling.params import SamplingParams
 from stubserver.serving.asked import Asked, Prompt
@@ -111,26 +115,27 @@ class _Job(NamedTuple):
 
 
 def _check_supported(model: Model, parsed: GenerateRequest) -> None:
+    """Refuse what isn't even put to the engine. Raises ValidationError or RequestError."""
     given = parsed.sampling_params
-    _check_serializable(given.model_dump(exclude={"structured_outputs"}))
-    if parsed.content_parts or (parsed.features or {}).get("mm_hashes"):
+    if parsed.stream and given.prompt_logprob_token_ids is not None:
+        raise RequestError("prompt_logprob_token_ids are not available when stream=true.")
+    _check_serializable(parsed)
+    if any(part.get("type", "") in _MEDIA for part in parsed.content_parts or ()):
         raise ValidationError(f"{model.name} is not a multimodal model")
-    if given.prompt_logprob_token_ids is not None:
-        message = "prompt_logprob_token_ids is not supported by stubserver; use prompt_logprobs"
-        raise ValidationError(message, parameter="prompt_logprob_token_ids")
-    for name in ("repetition_detection", "thinking_token_budget"):
-        if given.trace_decode_token_ids is not None and getattr(given, name) is not None:
-            raise ValidationError(f"trace_decode_token_ids is not supported with {name}.")
 
 
-def _check_serializable(values: dict[str, Any]) -> None:
-    """Refuse what vLLM can't send to its engine, whose transport has the limits of JSON's here."""
-    try:
-        orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError as error:
-        too_large = "64-bit" in str(error)
-        message = "can't serialize ints < -2**63 or > 2**64 - 1" if too_large else str(error)
-        raise ValidationError(message) from None
+_MEDIA = ("image_url", "audio_url", "video_url")
+"""Types of content parts that count; all others are passed over."""
+
+
+def _check_serializable(parsed: GenerateRequest) -> None:
+    """Refuse what vLLM can't send to its engine. Raises ValidationError."""
+    # Scores of a prompt are an array there, and checked later; greedy sampling has no use for top_k.
+    unsent = {"prompt_logprob_token_ids", *(["top_k"] if parsed.sampling_params.params().greedy else [])}
+    sent = parsed.sampling_params.model_dump(exclude=unsent)
+    why = why_unsendable([sent, parsed.kv_transfer_params, parsed.ec_transfer_params])
+    if why:
+        raise ValidationError(why)
 
 
 def _prompt(model: Model, token_ids: Sequence[int]) -> Prompt:
@@ -141,10 +146,7 @@ def _prompt(model: Model, token_ids: Sequence[int]) -> Prompt:
 
 def _params(model: Model, parsed: GenerateRequest) -> SamplingParams:
     given = parsed.sampling_params
-    params = replace(
-        given.params(),
-        bad_words_token_ids=bad_words_token_ids(model.tokenizer, given.bad_words or ()),
-    )
+    params = given.params()
     prompt_len = len(parsed.token_ids)
     room = model.settings.max_model_len - prompt_len
     if "max_tokens" not in given.model_fields_set:
@@ -155,15 +157,26 @@ def _params(model: Model, parsed: GenerateRequest) -> SamplingParams:
         return replace(params, max_tokens=choose_max_tokens(model, None, prompt_len))
     if given.max_tokens is None:
         # Without room the engine refuses the prompt.
-        params = replace(params, max_tokens=max(room, 1))
-        check_values(params)
+        return replace(params, max_tokens=max(room, 1))
     return params
 
 
 def _steps(job: _Job) -> Iterator[tuple[int, Step]]:
     """(choice, step) as they are generated. Raises ValidationError before the first one."""
     job.generation.check()
+    _check_features(job.request.features)
     yield from job.generation.steps()
+
+
+def _check_features(features: MultiModalFeatures | None) -> None:
+    """Refuse the first image or sound, for which no model here has room. Raises ValidationError."""
+    for kind, places in (features.mm_placeholders if features else {}).items():
+        for place in places:
+            raise ValidationError(
+                f"The decoder prompt contains a(n) {kind} item with {place.length} embedding tokens, which exceeds the "
+                "pre-allocated encoder cache size 0. Please reduce the input size or increase the encoder cache size "
+                "by setting --limit-mm-per-prompt at startup."
+            )
 
 
 def _events(job: _Job) -> Iterator[dict[str, Any]]:
@@ -248,9 +261,10 @@ def _content(job: _Job, position: PositionLogprobs) -> dict[str, Any]:
 
 
 def _entry(job: _Job, token_id: int, logprob: float, token: str, rank: int) -> dict[str, Any]:
-    value = sendable(logprob)
+    # NaN stands for a value that is masked here.
+    value = sendable(logprob) if logprob == logprob else MASKED
     if not job.text_mode:
-        return {"token_id": token_id, "logprob": value, "rank": rank}
+        return {"token_id": token_id, "logprob": value, "rank": rank or None}
     if job.model.settings.return_tokens_as_token_ids:
         return {"token": placeholder(token_id), "logprob": value, "bytes": None}
     return {"token": token, "logprob": value, "bytes": list(token.encode("utf-8", errors="replace"))}
@@ -260,7 +274,10 @@ def _prompt_logprobs(job: _Job) -> list[dict[str, Any] | None] | None:
     given = job.request.sampling_params
     if given.prompt_logprobs is None:
         return None
-    positions = prompt_logprobs(job.generation.prompt_logprobs)
+    positions: list[dict[str, Any] | None] = prompt_logprobs(job.generation.prompt_logprobs)
+    if given.flat_logprobs:
+        # Their first token has none, where it has nothing at all elsewhere.
+        positions = [{}, *positions[1:]]
     if given.detokenize:
         return positions
     return [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from stubserver.dialects.vllm.protocol import ReplyModel, RequestModel, Usage
+from pydantic import model_validator
+
+from stubserver.dialects.vllm.protocol import Priority, ReplyModel, RequestId, RequestModel, Usage, check_cache_salt
 
 
 class ScoringRequest(RequestModel):
-    """The fields that stubserver heeds; vLLM's others are accepted and ignored."""
+    """The fields of vLLM's request; `cache_salt` and `priority` have no effect."""
 
     model: str | None = None
     query: str | list[int]
@@ -17,7 +19,16 @@ class ScoringRequest(RequestModel):
     apply_softmax: bool = True
     item_first: bool = False
     add_special_tokens: bool = True
-    request_id: str | None = None
+    cache_salt: str | None = None
+    priority: Priority = 0
+    request_id: RequestId = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            check_cache_salt(data)
+        return data
 
 
 class ItemScore(ReplyModel):

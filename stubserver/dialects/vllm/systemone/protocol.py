@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, model_validator
 
-from stubserver.dialects.vllm.protocol import ReplyModel, RequestModel
+from stubserver.dialects.vllm.protocol import Priority, ReplyModel, RequestId, RequestModel, check_cache_salt
 
 
 class QuestionSpec(RequestModel):
@@ -20,7 +20,7 @@ class QuestionSpec(RequestModel):
 
 
 class DecisionRequest(RequestModel):
-    """The fields that stubserver heeds; vLLM's others are accepted and ignored. `state`: text or JSON."""
+    """The fields of vLLM's request; `cache_salt` and `priority` have no effect. `state`: text or JSON."""
 
     model: str | None = None
     state: Any
@@ -30,7 +30,16 @@ class DecisionRequest(RequestModel):
     audio: list[str] | None = None
     videos: list[str] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    request_id: str | None = None
+    cache_salt: str | None = None
+    priority: Priority = 0
+    request_id: RequestId = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            check_cache_salt(data)
+        return data
 
 
 class DecisionUsage(ReplyModel):
