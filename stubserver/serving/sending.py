@@ -24,7 +24,11 @@ SLICE_SECONDS = 0.001
 
 def json_reply(content: Any, status: int = 200) -> Response:
     """A full reply, as compact JSON."""
-    return Response(orjson.dumps(content), status, media_type="application/json")
+    try:
+        encoded = orjson.dumps(content)
+    except TypeError:  # an integer beyond 64 bits
+        encoded = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    return Response(encoded, status, media_type="application/json")
 
 
 def random_id() -> str:

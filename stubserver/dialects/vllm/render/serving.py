@@ -11,12 +11,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stubserver.dialects.vllm.chat.protocol import ChatCompletionRequest
+from stubserver.dialects.vllm.chat.protocol import ChatCompletionRequest, ChatFields
 from stubserver.dialects.vllm.chat.serving import understand as understand_chat
 from stubserver.dialects.vllm.completions.protocol import CompletionRequest
+from stubserver.dialects.vllm.completions.serving import check_renderable
 from stubserver.dialects.vllm.completions.serving import understand as understand_completion
+from stubserver.dialects.vllm.protocol import requested_structured_outputs
 from stubserver.dialects.vllm.scale_out import check_scale_out
 from stubserver.engine.model import Model
+from stubserver.errors import RequestError
 from stubserver.sampling.params import SamplingParams
 from stubserver.serving.asked import Prompt
 from stubserver.serving.body import read_json
@@ -30,17 +33,14 @@ async def render_completion(request: Request) -> Response:
     """The prompts of a completion request as token ids, with their sampling parameters."""
     state = server_state(request)
     check_scale_out(state)
-    body = await read_json(request)
-    asked = understand_completion(state, body)
-    own_id = f"cmpl-{request_id(request, asked.plan.request.request_id)}"
+    asked = understand_completion(state, await read_json(request), renders=True)
+    parsed = asked.plan.request
+    own_id = f"cmpl-{request_id(request, parsed.request_id)}"
     ids = [own_id] if len(asked.prompts) == 1 else [f"{own_id}-{number}" for number in range(len(asked.prompts))]
-    texts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
     rendered = [
-        _rendered(body, asked.model, each, prompt, engine_request.params)
+        _rendered(parsed, asked.model, each, prompt, engine_request.params)
         for each, prompt, engine_request in zip(ids, asked.prompts, asked.engine_requests, strict=True)
     ]
-    for reply, text in zip(rendered, texts, strict=False):
-        reply["token_offsets"] = _offsets(body, asked.model, text)
     return json_reply(rendered)
 
 
@@ -48,43 +48,49 @@ async def render_chat_completion(request: Request) -> Response:
     """The prompt of a chat request as token ids, with its sampling parameters."""
     state = server_state(request)
     check_scale_out(state)
-    body = await read_json(request)
-    asked = understand_chat(state, body)
+    asked = understand_chat(state, await read_json(request))
+    parsed = asked.plan.request
+    check_renderable(use_beam_search=parsed.use_beam_search)
     (prompt,), (engine_request,) = asked.prompts, asked.engine_requests
-    own_id = f"chatcmpl-{request_id(request, asked.plan.request.request_id)}"
-    reply = _rendered(body, asked.model, own_id, prompt, engine_request.params)
-    return json_reply({**reply, "token_offsets": _offsets(body, asked.model, prompt.text)})
+    own_id = f"chatcmpl-{request_id(request, parsed.request_id)}"
+    return json_reply(_rendered(parsed, asked.model, own_id, prompt, engine_request.params))
 
 
 def _rendered(
-    body: dict[str, Any], model: Model, own_id: str, prompt: Prompt, params: SamplingParams
+    parsed: CompletionRequest | ChatFields, model: Model, own_id: str, prompt: Prompt, params: SamplingParams
 ) -> dict[str, Any]:
+    """What /inference/v1/generate takes. Raises RequestError for a prompt without tokens."""
+    if not prompt.token_ids:
+        raise RequestError("No token_ids rendered")
+    options = parsed.stream_options if parsed.stream else None
     return {
         "request_id": own_id,
         "token_ids": prompt.token_ids,
-        "token_offsets": None,
+        "token_offsets": _offsets(parsed, model, prompt),
         "features": None,
         "content_parts": None,
-        "sampling_params": _sampling_params(body, params),
-        "model": model.name,
+        "sampling_params": _sampling_params(parsed, params),
+        "model": parsed.model,
         "reasoning_ended": None,
         "reasoning_parser_kwargs": None,
         "return_token_ids": None,
         "output_mode": "tokens",
-        "stream": bool(body.get("stream")),
-        "stream_options": body.get("stream_options"),
-        "cache_salt": None,
-        "priority": body.get("priority", 0),
+        "stream": bool(parsed.stream),
+        "stream_options": options and options.model_dump(),
+        "cache_salt": parsed.cache_salt,
+        "priority": parsed.priority,
         "kv_transfer_params": None,
         "ec_transfer_params": None,
     }
 
 
-def _offsets(body: dict[str, Any], model: Model, text: Any) -> list[list[int]] | None:
+def _offsets(parsed: CompletionRequest | ChatFields, model: Model, prompt: Prompt) -> list[list[int]] | None:
     """Where each token begins and ends in the text, if asked for; token ids have no text."""
-    if not body.get("return_token_offsets") or not isinstance(text, str):
+    if not parsed.return_token_offsets or not prompt.tokenized:
         return None
-    return model.tokenizer.offsets(text)
+    offsets = model.tokenizer.offsets(prompt.text)
+    kept = len(prompt.token_ids)
+    return offsets[:kept] if parsed.truncation_side == "right" else offsets[len(offsets) - kept :]
 
 
 Shown = Callable[[SamplingParams], bool]
@@ -119,35 +125,31 @@ _SHOWN: tuple[tuple[str, Shown], ...] = (
     ("logprob_token_ids", lambda p: p.logprob_token_ids is not None),
     ("skip_special_tokens", lambda p: not p.skip_special_tokens),
     ("include_stop_str_in_output", lambda p: p.include_stop_str_in_output),
+    ("stream_interval", lambda p: p.stream_interval is not None),
+    ("extra_args", lambda p: bool(p.extra_args)),
+    ("thinking_token_budget", lambda p: p.thinking_token_budget is not None),
+    ("routed_experts_prompt_start", lambda p: p.routed_experts_prompt_start != 0),
 )
 
 
-def _sampling_params(body: dict[str, Any], params: SamplingParams) -> dict[str, Any]:
+def _sampling_params(parsed: CompletionRequest | ChatFields, params: SamplingParams) -> dict[str, Any]:
     shown = {name: getattr(params, name) for name, is_shown in _SHOWN if is_shown(params)}
     shown["stop"] = list(params.stop)
-    shown |= {"output_kind": 1 if body.get("stream") else 2, "skip_clone": True}
-    if body.get("structured_outputs"):
-        shown["structured_outputs"] = {**_NO_CONSTRAINT, **body["structured_outputs"]}
+    shown |= {"output_kind": 1 if parsed.stream else 2, "skip_clone": True}
+    if parsed.watermarking is not None:
+        shown["watermarking"] = parsed.watermarking
+    if not parsed.spaces_between_special_tokens:
+        shown["spaces_between_special_tokens"] = False
+    constraint = requested_structured_outputs(parsed.structured_outputs, parsed.response_format)
+    if constraint:
+        shown["structured_outputs"] = constraint.shown()
     if params.logit_bias is not None:
         shown["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias.items()}
     if params.allowed_token_ids is not None:
         shown["allowed_token_ids"] = params.allowed_token_ids
+    if params.repetition is not None:
+        shown["repetition_detection"] = params.repetition._asdict()
     return {**shown, "bad_words": params.bad_words, "skip_reading_prefix_cache": params.prompt_logprobs is not None}
-
-
-_NO_CONSTRAINT: dict[str, Any] = {
-    "json": None,
-    "regex": None,
-    "choice": None,
-    "grammar": None,
-    "json_object": None,
-    "disable_any_whitespace": False,
-    "disable_additional_properties": False,
-    "whitespace_pattern": None,
-    "structural_tag": None,
-    "_backend": None,
-    "_backend_was_auto": False,
-}
 
 
 COMPLETION = Route(render_completion, CompletionRequest)
