@@ -29,7 +29,10 @@ class TokenizeChatRequest(RequestModel):
     return_token_strs: bool | None = False
     continue_final_message: bool = False
     add_special_tokens: bool = False
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    media_io_kwargs: dict[str, dict[str, Any]] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
     tools: list[Tool] | None = None
 
     @model_validator(mode="before")
