@@ -40,6 +40,7 @@ from stubserver.serving.auth import ApiKeyMiddleware
 from stubserver.serving.dialect import Dialect, Endpoint, Route
 from stubserver.serving.dispatch import DispatchMiddleware, http_error_reply, make_answers, make_routes
 from stubserver.serving.openapi import describe
+from stubserver.serving.request_ids import RequestIdMiddleware
 from stubserver.serving.sending import json_reply
 from stubserver.serving.state import ServerState
 
@@ -111,6 +112,8 @@ def _middleware(controls: Controls) -> list[Middleware]:
     dialect, served, settings = controls.dialect, controls.served, controls.served.settings
     wire, generating = dialect.wire, dialect.generating
     layers: list[Middleware] = []
+    if settings.enable_request_id_headers:
+        layers.append(Middleware(RequestIdMiddleware))
     if settings.api_key:
         guarded = (*dialect.guarded, CONTROL_PREFIX.rstrip("/"))
         layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_key, guarded=guarded))

@@ -87,6 +87,9 @@ class Settings(BaseModel):
         description="Keys; a request to /v1/*, /v2/*, /inference/*, /cohere/* or /stub/* must carry one as bearer "
         "token.",
     )
+    enable_request_id_headers: bool = Field(
+        False, description="Send `X-Request-Id` with every reply: the request's own, or a random one."
+    )
     return_tokens_as_token_ids: bool = Field(
         False, description="Show tokens as `token_id:N` in logprobs, unless the request says otherwise."
     )

@@ -13,7 +13,7 @@ from stubserver.asgi import find_header
 from stubserver.engine.generate import Generation
 from stubserver.engine.model import Model
 from stubserver.engine.terms import EngineRequest
-from stubserver.errors import ValidationError
+from stubserver.errors import GenerationError
 from stubserver.sampling.params import SamplingParams
 from stubserver.script.context import ScriptRequest
 from stubserver.serving.asked import Asked, Prompt
@@ -62,15 +62,16 @@ def script_request(
 
 
 def request_id(request: Request, given: str | None) -> str:
-    """The id that a reply's own is made of: the client's header, its field, or a random one.
+    """The id that a reply's own is made of: the client's header, its field, or a random one where it gives none.
 
-    Raises ValidationError for an id that can't be sent back.
+    An empty id is one too. Raises GenerationError for an id that is no text.
     """
-    chosen = find_header(request.scope, b"x-request-id") or given
-    if not chosen:
+    header = find_header(request.scope, b"x-request-id")
+    chosen = given if header is None else header
+    if chosen is None:
         return random_id()
     try:
         chosen.encode()
     except UnicodeEncodeError as error:
-        raise ValidationError(str(error), parameter="request_id") from None
+        raise GenerationError(str(error), code="unsaid") from None
     return chosen

@@ -12,6 +12,7 @@ SOURCE_KEYS = ("rules", "default", "bigram", "callable")
 
 SERVER_KEYS = (
     *("host", "port", "api_key", "enable_scale_out", "workers", "faults", "journal", "journal_size", "control"),
+    "enable_request_id_headers",
     *("cassette", "cassette_on_miss", "cassette_repeat", "cassette_pace", "cassette_ignore", "cassette_redact"),
     *("cassette_convert", "record_mode", "upstream", "models"),
 )
