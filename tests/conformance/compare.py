@@ -116,7 +116,7 @@ class Comparison:
 
     def _prompt(self, recorded: dict[str, Any], ours: dict[str, Any], path: str) -> Iterator[str]:
         """Entries by token id; among tokens of equal value, ranks and the ids in the last places are free."""
-        if next(iter(recorded)) != next(iter(ours)) or len(recorded) != len(ours):
+        if list(recorded)[:1] != list(ours)[:1] or len(recorded) != len(ours):
             yield f"{path}: recorded {recorded!r}, ours {ours!r}"
             return
         lowest = min((entry["logprob"] for entry in list(recorded.values())[1:]), default=0.0)

@@ -70,14 +70,22 @@ class Exchange:
         drawn = sampling.get("temperature") != 0 and not body.get("use_beam_search")
         if not drawn or self.path not in FORCED or self.response["status"] != 200:
             return []
+        choices = [choice for event in self._bodies() for choice in event.get("choices", ())]
+        if not self._tells_tokens(sampling, choices):
+            return []
         forced: dict[int, list[int | str]] = {}
-        for choice in (choice for event in self._bodies() for choice in event.get("choices", ())):
+        for choice in choices:
             forced.setdefault(choice["index"], []).extend(self._tokens(choice))
-        return [forced[index] for index in sorted(forced)]
+        return [forced.get(index, []) for index in range(max(forced, default=-1) + 1)]
+
+    def _tells_tokens(self, sampling: dict[str, Any], choices: list[dict[str, Any]]) -> bool:
+        """Whether the reply tells its tokens. Those of top_k 1, which are no draw, needn't be told."""
+        told = all(choice.get("token_ids") is not None or choice["logprobs"] is not None for choice in choices)
+        return told or sampling.get("top_k") != 1
 
     def _tokens(self, choice: dict[str, Any]) -> list[int | str]:
         """The generated tokens of a choice: its ids, or else its tokens' texts."""
-        if choice["token_ids"] is not None:
+        if choice.get("token_ids") is not None:
             return list(choice["token_ids"])
         if choice["logprobs"] is None:
             return [choice["text"]]
@@ -85,7 +93,9 @@ class Exchange:
             pairs = [(entry["token"], entry["logprob"]) for entry in choice["logprobs"]["content"]]
         else:
             pairs = list(zip(choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"], strict=True))
-        if self.request["body"].get("echo"):
+        if self.request["body"].get("echo") and "events" in self.response:
+            pairs = pairs[len(choice["prompt_token_ids"] or ()) :]
+        elif self.request["body"].get("echo"):
             pairs = pairs[-self.response["body"]["usage"]["completion_tokens"] :]
         tokenizer = Tokenizer.from_file(str(BIGRAM / "tokenizer.json"))
         tokens: list[int | str] = []
