@@ -36,17 +36,25 @@ _NO_EFFECT = {
     "kv_transfer_params": "moves KV caches between servers",
     "mm_payload": "shapes replies of the render routes",
     "priority": "orders requests under load",
-    "repetition_detection": "ends an output that repeats itself early",
     "return_mm_kwargs": "the older form of `mm_payload`",
     "return_token_offsets": "shapes replies of the render routes",
     "routed_experts_prompt_start": "cuts the report of a mixture's experts",
     "session_id": "ties the requests of a session together",
     "spaces_between_special_tokens": "matters to slow tokenizers",
-    "stream_interval": "puts several tokens into an event; here each token has its own",
-    "thinking_token_budget": "limits reasoning; 400 without `--reasoning-parser`, as from vLLM",
     "vllm_xargs": "parameters for extensions",
     "watermarking": "marks the output",
 }
+
+_EFFECTS = {
+    "repetition_detection": "ends an output that repeats a pattern of at most `max_pattern_size` tokens `min_count` "
+    "times in a row: `finish_reason` is `repetition`, `stop_reason` `repetition_detected`",
+    "stream_interval": "so many tokens come in one event; the first one comes alone, and the last ones as they are",
+    "thinking_token_budget": "so many tokens after the last `<think>` of prompt and output, `</think>` is forced: its "
+    "tokens get a logit of 1e9; 400 without `--reasoning-parser`",
+    "truncate_prompt_tokens": "keeps the last so many tokens of a prompt, or the first with `truncation_side` right; "
+    "-1 keeps what the model takes; an echo shows the whole text",
+}
+"""What is worth a word, because it isn't said by the field's name."""
 
 FIELDS = (
     Fields(
@@ -57,7 +65,9 @@ FIELDS = (
             "suffix": "the model would need fill-in-the-middle",
             "prompt_embeds": "vLLM refuses them too, unless it is started with `--enable-prompt-embeds`",
         },
-        "So are structural tags, in `structured_outputs` or `response_format`, and `use_beam_search` with `stream`.",
+        "So are structural tags, in `structured_outputs` or `response_format`, and `use_beam_search` with `stream`. A "
+        "stream with `echo`, `logprobs` and `n` above 1 breaks off, as vLLM's does: with an error event once the first "
+        "choice has a second token.",
     ),
     Fields(
         "/v1/chat/completions",
@@ -113,6 +123,8 @@ def routes_page() -> str:
         "Every other path gets a 404, another method a 405. A running server describes itself in `/openapi.json`.",
         _routes_table(),
         *(block for fields in FIELDS for block in _fields_section(fields)),
+        "## What ends or joins tokens",
+        _table(("field", "what it does"), [(f"`{name}`", effect) for name, effect in _EFFECTS.items()]),
         _prose(
             "Any field that vLLM doesn't know is accepted without effect, as there. A script's rules can match every "
             "field, also those without effect."

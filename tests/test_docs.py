@@ -23,7 +23,6 @@ ENDPOINTS = create_app().state.endpoints
 VALUES = {
     "cache_salt": "salt",
     "mm_payload": "none",
-    "repetition_detection": {"max_pattern_size": 2, "min_count": 2},
     "session_id": "s",
     "user": "u",
     "suffix": "end",
