@@ -59,28 +59,28 @@ def create_app(script: ScriptSource = None, *, dialect: Dialect = VLLM, **settin
     return build_app(load_script(script), load_script, dialect)
 
 
-class Served(NamedTuple):
+class ModelSetup(NamedTuple):
     """One model to be served: its settings, every source of them counted, and what it says."""
 
     settings: Settings
     loaded: LoadedScript
 
 
-def load(script: ScriptSource, *, flags: Mapping[str, Any], environ: Mapping[str, str]) -> list[Served]:
+def load(script: ScriptSource, *, flags: Mapping[str, Any], environ: Mapping[str, str]) -> list[ModelSetup]:
     """The models of what was given, at least one. Raises ConfigError."""
     given = resolve_settings(flags, environ, {})
     chosen = given.tokenizer if "tokenizer" in given.model_fields_set else None
     models = load_models(script, tokenizer=chosen)
     if len(models) > 1 and "served_model_name" in given.model_fields_set:
         raise SettingsError("--served-model-name: the script serves several models, and each names itself")
-    return [Served(resolve_settings(flags, environ, each.settings, each.source), each) for each in models]
+    return [ModelSetup(resolve_settings(flags, environ, each.settings, each.source), each) for each in models]
 
 
-LoadScript = Callable[[ScriptSource], Sequence[Served]]
+LoadScript = Callable[[ScriptSource], Sequence[ModelSetup]]
 """Loads another script with the flags and the environment that this one was loaded with."""
 
 
-def build_app(served: Sequence[Served], load_script: LoadScript, dialect: Dialect = VLLM) -> Starlette:
+def build_app(served: Sequence[ModelSetup], load_script: LoadScript, dialect: Dialect = VLLM) -> Starlette:
     """The app that serves these models; the server's own settings are those of the first. Raises SettingsError."""
     settings = served[0].settings
     controls = Controls(
@@ -137,7 +137,7 @@ def _load_models(
     return build_models(served, dialect), loaded.faults
 
 
-def build_models(served: Sequence[Served], dialect: Dialect) -> list[Model]:
+def build_models(served: Sequence[ModelSetup], dialect: Dialect) -> list[Model]:
     """The models that scripts and settings make. Raises SettingsError."""
     return [build_model(*each, dialect) for each in served]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Collection, Sequence
 from functools import partial
-from typing import Any, Protocol
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -25,30 +24,13 @@ from stubserver.sampling.params import SamplingParams
 from stubserver.script.context import Answer, ScriptRequest
 from stubserver.serving.fault_effects import SCOPE_KEY, FaultEffect
 from stubserver.serving.observers import observe
+from stubserver.serving.state import ServerState
 from stubserver.serving.wire import Wire
 
 HEADER = "X-Stub-Faults"
 """The header with which a request brings faults of its own: a JSON list."""
 
 _HEADER = HEADER.lower().encode()
-
-
-class Served(Protocol):
-    """What has to be known of what is served."""
-
-    @property
-    def rules_have_faults(self) -> bool:
-        """Whether there are faults on rules."""
-        ...
-
-    @property
-    def default_model(self) -> str:
-        """The name of the model that a request means which names none."""
-        ...
-
-    def decode(self, model: Any, token_id: int) -> str:
-        """A token's text; `model` is what a reply says of itself."""
-        ...
 
 
 class _Answers:
@@ -75,7 +57,7 @@ class FaultMiddleware:
     """
 
     def __init__(
-        self, app: ASGIApp, active: ActiveFaults, served: Served, wire: Wire, generating: Collection[str]
+        self, app: ASGIApp, active: ActiveFaults, served: ServerState, wire: Wire, generating: Collection[str]
     ) -> None:
         self._app = app
         self._active = active
