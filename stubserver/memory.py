@@ -47,16 +47,17 @@ class Memo(dict[K, V]):
     forgotten: is told of the key whose result had to make room.
     """
 
-    __slots__ = ("_forgotten", "_most")
+    __slots__ = ("_forgotten", "_half", "_most")
 
     def __init__(self, most: int, forgotten: Callable[[K], None] | None = None) -> None:
-        self._most = most
+        self._most, self._half = most, most // 2
         self._forgotten = forgotten
 
     def find(self, key: K) -> V | None:
         """The result; None if there is none (any more)."""
         found = self.get(key)
-        if found is not None and len(self) > 1:
+        # Where there is much room, the order of use doesn't matter yet, and keeping it would cost more than finding.
+        if len(self) > self._half and found is not None:
             del self[key]  # to stand behind all others
             self[key] = found
         return found

@@ -24,7 +24,6 @@ from stubserver.sampling.logprobs import (
     gather_token_ids,
     gather_top,
 )
-from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.sampler import draw, make_rng
 from stubserver.sampling.sampling_mask import sampling_mask
 from stubserver.sampling.stages import StepState, process_logits
@@ -80,17 +79,16 @@ class Generation:
     ) -> None:
         self.asked = asked
         self.model = asked.model
+        self.params = asked.params
         self.request = request
-        self.answer, self.notes = keep_to_recorded(answer, request, asked, forced)
+        self.answer = answer
+        self.notes: list[str] | None = None
+        if asked.keeps_to_recorded:
+            self.answer, self.notes = keep_to_recorded(answer, request, asked, forced)
         self.forced = forced
         self.tokenized = tokenized
         self.record = record
         self.aborted = False
-
-    @property
-    def params(self) -> SamplingParams:
-        """What was asked for."""
-        return self.asked.params
 
     def check(self) -> None:
         """Refuse what this model can't do. Raises RequestError. In a stream, the 200 has gone out by then."""

@@ -81,15 +81,12 @@ def keep_to_recorded(
     request: ScriptRequest,
     asked: EngineRequest,
     forced: Sequence[Sequence[int]],
-) -> tuple[Answer, list[str] | None]:
+) -> tuple[Answer, list[str]]:
     """(the answer, checked with every row that it gives; a list that says what the values rest on, empty if exact).
 
-    The answer itself and None where the model's values may rest on anything. Raises UnrecordedError, by what the first
-    row and the request tell; the checked answer raises it too.
+    Raises UnrecordedError, by what the first row and the request tell; the checked answer raises it too.
     """
     model, params, settings = asked.model, asked.params, asked.model.settings
-    if settings.unrecorded == "allow":
-        return answer, None
     kind, value = asked.constraint or (None, ())
     labels = [label for label in value if label] if kind == "choice" else []
     starts = [model.tokenizer.encode(label, add_special_tokens=False)[0] for label in labels]

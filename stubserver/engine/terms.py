@@ -15,7 +15,8 @@ from stubserver.sampling.stages import StepState
 class EngineRequest:
     """What an endpoint asks of the engine, for a prompt of this length; one for requests that agree in all of it.
 
-    constraint: of structured outputs. The engine looks at it when it takes the request: `terms`.
+    constraint: of structured outputs. The engine looks at it when it takes the request: `terms`. keeps_to_recorded:
+    whether values may rest on nothing but what was recorded, or have to say so.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class EngineRequest:
         self.params = params
         self.constraint = constraint
         self.prompt_len = prompt_len
+        self.keeps_to_recorded = model.settings.unrecorded != "allow"
 
     @cached_property
     def terms(self) -> Terms:
