@@ -39,7 +39,7 @@ class Model:
 
     def reset(self) -> None:
         """Counters and seeds as at start."""
-        self._seeds = np.random.Generator(np.random.PCG64(self.settings.seed % 2**128))
+        self._seeds: np.random.Generator | None = None
         self.stats = Stats(self.settings.max_model_len, self.behaviour.finish_reasons)
 
     @cached_property
@@ -80,4 +80,6 @@ class Model:
 
     def next_seed(self) -> int:
         """For a choice whose request has no seed: another one each time, the same series in every run of the server."""
+        if self._seeds is None:  # not at start: numpy.random is slow to load
+            self._seeds = np.random.Generator(np.random.PCG64(self.settings.seed % 2**128))
         return int(self._seeds.integers(2**63))
