@@ -83,7 +83,7 @@ class ServerState:
     @property
     def rules_have_faults(self) -> bool:
         """Whether a rule of the served scripts has faults."""
-        return any([model.script.has_faults for model in self.models])
+        return any(model.script.has_faults for model in self.models)
 
     @property
     def default_model(self) -> str:
