@@ -36,7 +36,7 @@ from stubserver.api.usage import CHAT_DETAILS, usage, usage_in_stream
 from stubserver.engine.generate import Generation, in_turn
 from stubserver.engine.model import Model
 from stubserver.engine.terms import Terms
-from stubserver.errors import RequestError, ValidationError
+from stubserver.errors import GenerationError, RequestError, ValidationError
 from stubserver.sampling.params import SamplingParams
 from stubserver.tokenizer.chat_template import render_chat
 
@@ -273,8 +273,12 @@ def _events(chat: _Chat) -> Iterator[dict[str, Any]]:
     prompt_tokens = len(generation.request.prompt_token_ids)
     counts = _Counts(generation.params.n)
     parts = _parts(chat)
-    # The role goes out with the first token: what is refused is refused before.
-    first = next(parts)
+    # The role goes out with the first token: what is refused is refused before. What fails has begun.
+    try:
+        first = next(parts)
+    except GenerationError:
+        yield from _opening_events(chat)
+        raise
     for event in _opening_events(chat):
         yield {**event, "usage": usage(prompt_tokens, 0)} if continuous else event
     for part in _chained(first, parts):

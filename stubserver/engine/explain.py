@@ -52,7 +52,8 @@ def _stages(generation: Generation) -> Iterator[tuple[str, Logits]]:
     logits = generation.logits(generation.request.prompt_token_ids, ())
     yield "script", logits
     if generation.terms.grammar:
-        logits = Grammar(generation.terms.grammar, model.grammar_tokens).apply(logits)
+        ends = generation.terms.ending_token_ids
+        logits = Grammar(generation.terms.grammar, model.grammar_tokens, ends).apply(logits)
         yield "structured_outputs", logits
     state = generation.terms.state(generation.request.prompt_token_ids, ())
     process(model, logits, params, state)  # only for its error, if a custom processor fails

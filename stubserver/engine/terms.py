@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stubserver.config import Settings
-from stubserver.engine.grammar import compile_constraint
+from stubserver.engine.grammar import Constraint, compile_constraint
 from stubserver.engine.model import Model
 from stubserver.engine.trace_replay import check_enabled, check_trace
 from stubserver.errors import ValidationError
@@ -18,7 +18,8 @@ from stubserver.sampling.sampling_mask import check_sampling_mask
 class Terms:
     """A model, parameters and a constraint, with what follows from them; worked out once for requests that agree in it.
 
-    constraint: (kind, value) of structured outputs. grammar: the same compiled, once the terms are checked.
+    constraint: (kind, value) of structured outputs. grammar: the same as engines take it, once the terms are
+    checked.
     ending_token_ids: EOS and the stop ids: what is masked while fewer than min_tokens tokens are out.
     stop_reasons: token id → the stop reason of a choice that ends with it. vLLM looks for EOS first, which has none.
     reported: what tells one report of the same logits from another: the mode and which tokens are asked for; None if
@@ -35,7 +36,7 @@ class Terms:
         self.model = model
         self.params = params
         self.constraint = constraint
-        self.grammar: str | None = None
+        self.grammar: Constraint | None = None
         self.greedy = params.greedy
         self.ending_token_ids = [*params.stop_token_ids, *([] if eos is None else [eos])]
         self.stop_reasons: dict[int, int | None] = {token_id: token_id for token_id in params.stop_token_ids}
@@ -61,7 +62,8 @@ class Terms:
         check_model(params, model.vocab_size, settings.max_logprobs)
         check_thinking(params, settings)
         check_trace(params, model, constrained=self.constraint is not None)
-        self.grammar = compile_constraint(*self.constraint) if self.constraint else None
+        if self.constraint:
+            self.grammar = compile_constraint(*self.constraint, settings.structured_outputs_config)
         if settings.return_sampling_mask:
             check_sampling_mask(params)
         check_enabled(params, settings)

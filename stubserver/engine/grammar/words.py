@@ -1,0 +1,42 @@
+"""The words of vLLM 0.32.0 for constraints that it refuses or fails at.
+
+Read in `sampling_params.py`, `v1/structured_output/` and recorded; an xgrammar or llguidance error's own words follow.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EMPTY_CHOICE: Final = "Choice '{value}' cannot be an empty list"
+EMPTY_TEXT: Final = "structured_outputs.{kind} cannot be an empty string"
+NOT_TRUE: Final = (
+    "structured_outputs.json_object must be True if set; omit structured_outputs to disable structured outputs"
+)
+NUL_IN_REGEX: Final = "structured_outputs.regex must not contain a NUL character ('\\x00')"
+TOO_DEEP: Final = "The JSON schema is nested too deeply: objects and arrays may nest at most {most} levels"
+DIFFUSION: Final = (
+    "Structured outputs are not yet supported for diffusion language models. Remove the structured output constraint "
+    "(e.g. `response_format`, `structured_outputs`) from the request."
+)
+
+NOT_JSON: Final = "Invalid JSON grammar specification."
+UNSUPPORTED_SCHEMA: Final = "The provided JSON schema contains features not supported by xgrammar."
+BAD_REGEX: Final = "Failed to transform regex into a grammar: {error}"
+BAD_CHOICES: Final = "Failed to transform choices into a grammar: {error}"
+BAD_SCHEMA: Final = "Failed to transform json schema into a grammar: {error}"
+BAD_GRAMMAR: Final = "Invalid grammar specification."
+GUIDANCE_NOT_READ: Final = "Invalid grammar specification: {error}"
+GUIDANCE_REFUSED: Final = "Grammar error: {error}"
+
+ENGINE_FAILED: Final = "Internal server error"
+"""All that a client is told when the engine fails: at compiling, or because no token was left."""
+
+NO_OUTLINES: Final = (
+    "vLLM would give this schema to its backend outlines, because of patternProperties; stubserver doesn't have it"
+)
+NO_STRUCTURAL_TAGS: Final = "structural_tag is not supported by stubserver; use json, regex, choice or grammar"
+GAVE_UP: Final = (
+    "stubserver's imitation of xgrammar can't follow this constraint: {error}; with the package xgrammar 0.2.8 it can "
+    "(docs/structured-outputs.md)"
+)
+FORCED: Final = "token {token_id} can't come next in the request's grammar"

@@ -1,0 +1,184 @@
+"""A language → a grammar of llguidance that forces no token.
+
+What refers to no rule that leads back to itself becomes one regular expression: it means the same whatever is in it.
+The rest becomes rules, in which each longest stretch of such parts is one expression: llguidance reads an expression as
+far as it goes before it looks at what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stubserver.engine.grammar.xgrammar.language import EMPTY, Alt, Chars, Language, Node, Ref, Repeat, Seq
+
+HEAD = '%llguidance {"no_forcing": true}'
+
+
+def as_lark(language: Language) -> str:
+    """The grammar's text. Raises LanguageError for a language without any text."""
+    return _Writer(language).write()
+
+
+class _Writer:
+    def __init__(self, language: Language) -> None:
+        self._rules = language.rules
+        self._root = language.root
+        self._recursive = _recursive(language)
+        self._numbers = {name: number for number, name in enumerate(language.rules)}
+        self._nullable = _nullable(language)
+        self._terminals: dict[str, str] = {}
+
+    def write(self) -> str:
+        """All lines."""
+        start = self._rule(Ref(self._root))
+        rules = [f"r{self._numbers[name]}: {self._rule(self._rules[name])}" for name in sorted(self._recursive)]
+        terminals = [f"{name}: {body}" for body, name in self._terminals.items()]
+        return "\n".join([HEAD, f"start: {start}", *rules, *terminals]) + "\n"
+
+    def _rule(self, node: Node) -> str:
+        """A node as the body of a rule, in parentheses where it needs them."""
+        if not self._is_recursive(node):
+            return self._terminal(node)
+        match node:
+            case Ref(name):
+                return f"r{self._numbers[name]}"
+            case Seq(parts):
+                return "(" + " ".join(self._stretches(parts)) + ")"
+            case Alt(options):
+                return "(" + " | ".join(map(self._rule, options)) + ")"
+            case Repeat(inner, low, high):
+                return f"{self._rule(inner)}{_times(low, high)}"
+            case _:
+                raise TypeError(node)
+
+    def _stretches(self, parts: tuple[Node, ...]) -> Iterator[str]:
+        stretch: list[Node] = []
+        for part in parts:
+            if self._is_recursive(part):
+                if stretch:
+                    yield self._terminal(Seq(tuple(stretch)))
+                stretch = []
+                yield self._rule(part)
+            else:
+                stretch.append(part)
+        if stretch:
+            yield self._terminal(Seq(tuple(stretch)))
+
+    def _terminal(self, node: Node) -> str:
+        """The name of an expression; one that may be empty is optional, and not empty."""
+        if node == EMPTY:
+            return '""'
+        body = self._expression(node)
+        if not self._is_nullable(node):
+            return self._name(body)
+        return f"({self._name(f'({body}) & /(?s:.+)/')})?"
+
+    def _name(self, body: str) -> str:
+        return self._terminals.setdefault(body, f"T{len(self._terminals)}")
+
+    def _expression(self, node: Node) -> str:
+        """A node as the body of an expression. A rule is an expression of its own: many may refer to it."""
+        if not _references(node):
+            return f"/{_regex(node)}/"
+        match node:
+            case Ref(name):
+                return self._name(self._expression(self._rules[name]))
+            case Seq(parts):
+                return "(" + " ".join(map(self._expression, parts)) + ")"
+            case Alt(options):
+                return "(" + " | ".join(map(self._expression, options)) + ")"
+            case Repeat(inner, low, high):
+                return f"({self._expression(inner)}){_times(low, high)}"
+            case _:
+                raise TypeError(node)
+
+    def _is_recursive(self, node: Node) -> bool:
+        return not self._recursive.isdisjoint(_references(node))
+
+    def _is_nullable(self, node: Node) -> bool:
+        return _is_nullable(node, self._nullable)
+
+
+def _regex(node: Node) -> str:
+    """A node that refers to no rule, as a regular expression."""
+    match node:
+        case Chars(()):
+            return r"[^\x{0}-\x{10ffff}]"
+        case Chars(((first, last),)) if first == last and chr(first).isalnum() and first < 0x80:
+            return chr(first)
+        case Chars(ranges):
+            return "[" + "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges) + "]"
+        case Seq(parts):
+            return "(?:" + "".join(map(_regex, parts)) + ")"
+        case Alt(()):
+            return r"[^\x{0}-\x{10ffff}]"
+        case Alt(options):
+            return "(?:" + "|".join(map(_regex, options)) + ")"
+        case Repeat(inner, low, high):
+            return f"(?:{_regex(inner)}){_times(low, high)}"
+        case Ref():
+            raise TypeError(node)
+
+
+def _times(low: int, high: int | None) -> str:
+    match low, high:
+        case 0, None:
+            return "*"
+        case 1, None:
+            return "+"
+        case 0, 1:
+            return "?"
+        case _:
+            return f"{{{low},{'' if high is None else high}}}"
+
+
+def _references(node: Node) -> set[str]:
+    match node:
+        case Ref(name):
+            return {name}
+        case Seq(children) | Alt(children):
+            return {name for child in children for name in _references(child)}
+        case Repeat(inner, _, _):
+            return _references(inner)
+        case _:
+            return set()
+
+
+def _recursive(language: Language) -> set[str]:
+    """Rules that lead back to themselves, and rules that lead to such."""
+    direct = {name: _references(node) for name, node in language.rules.items()}
+    reached = {name: set(names) for name, names in direct.items()}
+    changed = True
+    while changed:
+        changed = False
+        for names in reached.values():
+            more = {further for inner in names for further in reached[inner]} - names
+            if more:
+                names |= more
+                changed = True
+    loops = {name for name, names in reached.items() if name in names}
+    return loops | {name for name, names in reached.items() if names & loops}
+
+
+def _nullable(language: Language) -> set[str]:
+    """Rules that the empty text is in."""
+    found: set[str] = set()
+    while True:
+        more = {name for name, node in language.rules.items() if _is_nullable(node, found)}
+        if more == found:
+            return found
+        found = more
+
+
+def _is_nullable(node: Node, rules: set[str]) -> bool:
+    match node:
+        case Ref(name):
+            return name in rules
+        case Seq(parts):
+            return all(_is_nullable(part, rules) for part in parts)
+        case Alt(options):
+            return any(_is_nullable(option, rules) for option in options)
+        case Repeat(inner, low, _):
+            return low == 0 or _is_nullable(inner, rules)
+        case _:
+            return False
