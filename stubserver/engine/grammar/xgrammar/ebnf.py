@@ -12,9 +12,9 @@ from stubserver.engine.grammar.xgrammar.language import (
     Node,
     Range,
     Ref,
-    Repeat,
     alt,
     chars,
+    repeat,
     seq,
     text,
 )
@@ -22,7 +22,7 @@ from stubserver.errors import UnsupportedError
 
 _ROOT: Final = "root"
 
-_MACROS: Final = ("TagDispatch", "Token", "ExcludeToken", "TokenTagDispatch", "Regex")
+_MACRO: Final = re.compile(r"\b(TagDispatch|TokenTagDispatch|Token|ExcludeToken|Regex)\(")
 """What xgrammar adds to EBNF, and is not imitated."""
 
 _TOKEN: Final = re.compile(
@@ -39,6 +39,9 @@ _ESCAPES: Final = {
 
 def ebnf_language(grammar: str) -> Language:
     """The language of a grammar. Raises LanguageError in words like xgrammar's."""
+    macro = _MACRO.search(grammar)
+    if macro:
+        raise UnsupportedError(words.GAVE_UP.format(error=macro.group() + "…)"))
     rules = _Reader(grammar).read()
     if _ROOT not in rules:
         raise LanguageError('EBNF parser error at line 1, column 1: The root rule with name "root" is not found')
@@ -117,7 +120,7 @@ class _Reader:
         bounds: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
         if content in bounds and kind == "sign":
             self._at += 1
-            return Repeat(node, *bounds[content])
+            return repeat(node, *bounds[content])
         return node
 
     def _element(self) -> Node:
@@ -130,8 +133,6 @@ class _Reader:
                 return text(_unescaped(content[1:-1]))
             case "class":
                 return _class(content[1:-1])
-            case "name" if content in _MACROS and self._peek() == ("sign", "("):
-                raise UnsupportedError(words.GAVE_UP.format(error=f"{content}(…)"))
             case "name":
                 self._used.add(content)
                 return Ref(content)
@@ -146,7 +147,7 @@ class _Reader:
 def _times(node: Node, low: int, high: int | None) -> Node:
     if high is not None and high < low:
         raise LanguageError(f"EBNF parser error: Lower bound is larger than upper bound: {low} > {high}")
-    return Repeat(node, low, high)
+    return repeat(node, low, high)
 
 
 def _tokens(grammar: str) -> list[tuple[str, str]]:
@@ -178,7 +179,7 @@ def _characters(content: str) -> list[tuple[str, bool]]:
             found.append((content[at], False))
             at += 1
             continue
-        digits = {"x": 2, "u": 4, "U": 8}.get(content[at + 1], 0)
+        digits = {"x": _count_digits(content[at + 2 :]), "u": 4, "U": 8}.get(content[at + 1], 0)
         code = content[at + 2 : at + 2 + digits]
         try:
             char = chr(int(code, 16)) if digits else _ESCAPES[content[at + 1]]
@@ -187,6 +188,11 @@ def _characters(content: str) -> list[tuple[str, bool]]:
         found.append((char, True))
         at += 2 + digits
     return found
+
+
+def _count_digits(content: str) -> int:
+    """How many hexadecimal digits it begins with: `\\x` takes all of them."""
+    return len(content) - len(content.lstrip("0123456789abcdefABCDEF"))
 
 
 def _class(content: str) -> Node:

@@ -20,12 +20,13 @@ from stubserver.engine.grammar.xgrammar.language import (
     LanguageError,
     Node,
     Ref,
-    Repeat,
+    Token,
     alt,
     any_number,
     chars,
     one_of,
     optional,
+    repeat,
     seq,
     text,
 )
@@ -36,7 +37,7 @@ Schema = Mapping[str, Any]
 
 _QUOTE: Final = text('"')
 _HEX: Final = one_of("0123456789ABCDEFabcdef")
-_ESCAPE: Final = seq(text("\\"), alt(one_of('"\\/bfnrt'), seq(text("u"), Repeat(_HEX, 4, 4))))
+_ESCAPE: Final = seq(text("\\"), alt(one_of('"\\/bfnrt'), seq(text("u"), repeat(_HEX, 4, 4))))
 _STRING_END: Final = seq(any_number(alt(JSON_SAFE, _ESCAPE)), _QUOTE)
 _OF_LENGTH: Final = chars([(ord(char), ord(char)) for char in '"\\\r\n'], negated=True)
 """A character of a string with a length; not an escape, but control characters that JSON forbids."""
@@ -62,25 +63,25 @@ class _Converter:
 
     def __init__(self, schema: Any, *, compact: bool) -> None:
         self._schema = schema
-        self._space = EMPTY if compact else _WHITESPACE
-        self._comma = seq(self._space, text(","), self._space)
-        self._colon = seq(self._space, text(":"), self._space)
+        self._space: Node = EMPTY if compact else Token(_WHITESPACE)
+        self._comma = seq(self._space, _sign(","), self._space)
+        self._colon = seq(self._space, _sign(":"), self._space)
         # Version 0.2.8 puts a space there even where none is wanted.
-        self._comma_of_any = text(", ") if compact else self._comma
+        self._comma_of_any = seq(_sign(","), _sign(" ")) if compact else self._comma
         self._rules: dict[str, Node] = {}
 
     def convert(self) -> Language:
         """All rules."""
         self._rules["array"] = self._list_of("[", Ref("any"), "]", self._comma_of_any)
         self._rules["object"] = self._list_of("{", self._member(_STRING, Ref("any")), "}", self._comma_of_any)
-        self._rules["any"] = alt(NUMBER, _STRING, _BOOLEAN, _NULL, Ref("array"), Ref("object"))
+        self._rules["any"] = alt(Token(NUMBER), _STRING, _BOOLEAN, _NULL, Ref("array"), Ref("object"))
         self._rules["root"] = EMPTY  # it is there for references to it
         self._rules["root"] = self._of(self._schema)
         return Language(self._rules)
 
     def _list_of(self, opening: str, item: Node, closing: str, comma: Node) -> Node:
         items = optional(seq(self._space, item, any_number(seq(comma, item))))
-        return seq(text(opening), items, self._space, text(closing))
+        return seq(_sign(opening), items, self._space, _sign(closing))
 
     def _member(self, key: Node, value: Node) -> Node:
         return seq(key, self._colon, value)
@@ -121,13 +122,13 @@ class _Converter:
         return Ref(target)
 
     def _const(self, schema: Schema) -> Node:
-        return text(_written(schema["const"]))
+        return _value(schema["const"])
 
     def _enum(self, schema: Schema) -> Node:
         values = _list(schema, "enum")
         if not values:
             raise LanguageError("enum array must not be empty")
-        return alt(*(text(_written(value)) for value in values))
+        return alt(*map(_value, values))
 
     def _any_of(self, schema: Schema) -> Node:
         options = _list(schema, "anyOf" if "anyOf" in schema else "oneOf")
@@ -135,7 +136,11 @@ class _Converter:
 
     def _all_of(self, schema: Schema) -> Node:
         parts = _list(schema, "allOf")
-        return self._of(parts[0]) if len(parts) == 1 else Ref("any")
+        if len(parts) != 1:
+            return Ref("any")
+        # With a key more: a schema that says nothing but its type doesn't mean everything of it here.
+        only = parts[0]
+        return self._of({**only, "not bare": True} if isinstance(only, Mapping) and "type" in only else only)
 
     def _typed(self, schema: Schema) -> Node:
         given = schema["type"]
@@ -153,11 +158,11 @@ class _Converter:
         if high is not None and low > high:
             raise LanguageError(f"minLength {low} is greater than maxLength {high}")
         if known is not None:
-            return seq(_QUOTE, known, _QUOTE)
+            return Token(seq(_QUOTE, known, _QUOTE))
         if "pattern" in schema:
-            return seq(_QUOTE, pattern_language(schema["pattern"]), _QUOTE)
+            return Token(seq(_QUOTE, pattern_language(schema["pattern"]), _QUOTE))
         if low or high is not None:
-            return seq(_QUOTE, Repeat(_OF_LENGTH, low, high), _QUOTE)
+            return Token(seq(_QUOTE, repeat(_OF_LENGTH, low, high), _QUOTE))
         return _STRING
 
     def _array(self, schema: Schema) -> Node:
@@ -175,7 +180,7 @@ class _Converter:
                 "minItems is greater than the number of prefixItems, but additional items are not allowed: "
                 f"{low} > {len(prefix)}"
             )
-        return seq(text("["), self._items(prefix, item, low, high), self._space, text("]"))
+        return seq(_sign("["), self._items(prefix, item, low, high), self._space, _sign("]"))
 
     def _items(self, prefix: Sequence[Node], item: Node | None, low: int, high: int | None) -> Node:
         """Between the brackets: each item of the prefix may be the last one, from the lowest count on."""
@@ -184,7 +189,7 @@ class _Converter:
         rest: Node = EMPTY
         if item is not None:
             most = None if high is None else high - len(prefix)
-            rest = Repeat(seq(self._comma, item), max(low - len(prefix), 0), most)
+            rest = repeat(seq(self._comma, item), max(low - len(prefix), 0), most)
         for number, own in reversed(list(enumerate(prefix))):
             one = seq(self._comma if number else self._space, own, rest)
             rest = one if number < low else optional(one)
@@ -194,7 +199,7 @@ class _Converter:
         """Items with commas between them, from the opening on."""
         if item is None or high == 0:
             return EMPTY
-        more = Repeat(seq(self._comma, item), max(low - 1, 0), None if high is None else high - 1)
+        more = repeat(seq(self._comma, item), max(low - 1, 0), None if high is None else high - 1)
         items = seq(self._space, item, more)
         return items if low else optional(items)
 
@@ -204,7 +209,7 @@ class _Converter:
             if key in schema:
                 if not isinstance(schema[key], bool | Mapping):
                     raise LanguageError(f"{key} must be a boolean or an object")
-                return None if schema[key] is False else self._of(schema[key])
+                return None if schema[key] is False else self.shared(self._of(schema[key]))
         return None
 
     def _object(self, schema: Schema) -> Node:
@@ -220,7 +225,8 @@ class _Converter:
             raise LanguageError("maxProperties must be a non-negative integer")
         if high is not None and low > high:
             raise LanguageError(f"minProperties is greater than maxProperties: {low} > {high}")
-        members = self._other_members(schema, properties, others)
+        member = self._other_members(schema, properties, others)
+        members = None if member is None else self.shared(member)
         if members is None and low > len(properties):
             raise LanguageError(
                 "minProperties is greater than the number of properties, but additional properties aren't allowed: "
@@ -232,18 +238,16 @@ class _Converter:
             )
         if not properties:
             inner = self._several(members, low, high)
-        elif high == 0:
-            inner = EMPTY
         else:
             inner = _Members(self, properties, required, members, low, high).nodes()
             inner = optional(inner) if not required and not low else inner
-        return seq(text("{"), inner, self._space, text("}"))
+        return seq(_sign("{"), inner, self._space, _sign("}"))
 
     def _other_members(self, schema: Schema, properties: Schema, others: Node | None) -> Node | None:
         """A member that `properties` doesn't list; None if there may be none."""
         patterns, names = schema.get("patternProperties"), schema.get("propertyNames")
         if isinstance(patterns, Mapping) and patterns:
-            keys = {key: seq(_QUOTE, pattern_language(key), _QUOTE) for key in patterns}
+            keys = {key: Token(seq(_QUOTE, pattern_language(key), _QUOTE)) for key in patterns}
             return alt(*(self._member(keys[key], self._of(value)) for key, value in patterns.items()))
         if names is not None and not isinstance(names, Mapping):
             raise LanguageError("propertyNames must be an object")
@@ -256,7 +260,7 @@ class _Converter:
 
     def member(self, name: str, schema: Any) -> Node:
         """A member by its name."""
-        return self._member(text(_written(name)), self._of(schema))
+        return self._member(_value(name), self._of(schema))
 
     def shared(self, node: Node) -> Node:
         """The node as a rule, for one that many refer to."""
@@ -332,18 +336,18 @@ class _Members:
             return [] if low or not count else [EMPTY]
         more = seq(self._converter.opening(first=False), self._others)
         if count:
-            return [EMPTY if high == 0 else Repeat(more, low, high)]
+            return [EMPTY if high == 0 else repeat(more, low, high)]
         if high == 0 or self._required:
             return []
         first = seq(self._converter.opening(first=True), self._others)
-        return [seq(first, Repeat(more, max(low - 1, 0), None if high is None else high - 1))]
+        return [seq(first, repeat(more, max(low - 1, 0), None if high is None else high - 1))]
 
 
 _NOTHING: Final[Node] = alt()
 
-_STRING: Final = seq(_QUOTE, _STRING_END)
-_BOOLEAN: Final = alt(text("true"), text("false"))
-_NULL: Final = text("null")
+_STRING: Final = Token(seq(_QUOTE, _STRING_END))
+_BOOLEAN: Final = alt(Token(text("true")), Token(text("false")))
+_NULL: Final = Token(text("null"))
 
 _BY_KEY: Final[dict[str, Callable[[_Converter, Schema], Node]]] = {
     "$ref": _Converter._ref,
@@ -358,8 +362,8 @@ _BY_KEY: Final[dict[str, Callable[[_Converter, Schema], Node]]] = {
 
 _BY_TYPE: Final[dict[str, Callable[[_Converter, Schema], Node]]] = {
     "string": _Converter._string,
-    "integer": lambda _, schema: integer_language(schema),
-    "number": lambda _, schema: number_language(schema),
+    "integer": lambda _, schema: Token(integer_language(schema)),
+    "number": lambda _, schema: Token(number_language(schema)),
     "boolean": lambda *_: _BOOLEAN,
     "null": lambda *_: _NULL,
     "array": _Converter._array,
@@ -369,7 +373,7 @@ _BY_TYPE: Final[dict[str, Callable[[_Converter, Schema], Node]]] = {
 
 def _other_keys(names: Sequence[str]) -> Node:
     """Strings that aren't spelled like one of these."""
-    return seq(_QUOTE, _none_of([json.dumps(name, ensure_ascii=False)[1:-1] for name in names]))
+    return Token(seq(_QUOTE, _none_of([json.dumps(name, ensure_ascii=False)[1:-1] for name in names])))
 
 
 def _none_of(spellings: Sequence[str]) -> Node:
@@ -390,6 +394,25 @@ def _none_of(spellings: Sequence[str]) -> Node:
     return alt(*options)
 
 
+def _sign(content: str) -> Node:
+    return Token(text(content))
+
+
+def _value(value: Any) -> Node:
+    """A value as it is written, token by token."""
+    match value:
+        case list():
+            items = [part for item in value for part in (_sign(","), _value(item))][1:]
+            return seq(_sign("["), *items, _sign("]"))
+        case dict():
+            pairs = [
+                part for key, item in value.items() for part in (_sign(","), _value(key), _sign(":"), _value(item))
+            ]
+            return seq(_sign("{"), *pairs[1:], _sign("}"))
+        case _:
+            return _sign(_written(value))
+
+
 def _list(schema: Schema, key: str) -> list[Any]:
     found = schema.get(key, [])
     if not isinstance(found, list):
@@ -407,14 +430,10 @@ def _count(schema: Schema, key: str) -> int | None:
 
 
 def _written(value: Any) -> str:
-    """A value as xgrammar writes JSON: nothing between, floats with 17 digits, 0x7f as an escape."""
+    """A text, a number, … as xgrammar writes JSON: floats with 17 digits, 0x7f as an escape."""
     match value:
         case str():
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        case list():
-            return "[" + ",".join(map(_written, value)) + "]"
-        case dict():
-            return "{" + ",".join(f"{_written(key)}:{_written(item)}" for key, item in value.items()) + "}"
         case bool() | None:
             return json.dumps(value)
         case int() if -(2**63) <= value < 2**63:

@@ -1,15 +1,15 @@
 """A language → a grammar of llguidance that forces no token.
 
-What refers to no rule that leads back to itself becomes one regular expression: it means the same whatever is in it.
-The rest becomes rules, in which each longest stretch of such parts is one expression: llguidance reads an expression as
-far as it goes before it looks at what follows.
+A language in which no rule leads back to itself becomes one regular expression. Another one becomes rules over
+expressions: over its tokens if it has any, and otherwise over single characters. llguidance reads an expression as far
+as it goes before it looks at what follows, so no expression may be the beginning of another one that may stand there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from stubserver.engine.grammar.xgrammar.language import EMPTY, Alt, Chars, Language, Node, Ref, Repeat, Seq
+from stubserver.engine.grammar.xgrammar.language import EMPTY, Alt, Chars, Language, Node, Ref, Repeat, Seq, Token
 
 HEAD = '%llguidance {"no_forcing": true}'
 
@@ -23,7 +23,9 @@ class _Writer:
     def __init__(self, language: Language) -> None:
         self._rules = language.rules
         self._root = language.root
-        self._recursive = _recursive(language)
+        loops = _loops(language)
+        self._ruled = _ruled(language, loops) if loops else set()
+        self._by_tokens = any(map(_has_token, language.rules.values()))
         self._numbers = {name: number for number, name in enumerate(language.rules)}
         self._nullable = _nullable(language)
         self._terminals: dict[str, str] = {}
@@ -31,15 +33,18 @@ class _Writer:
     def write(self) -> str:
         """All lines."""
         start = self._rule(Ref(self._root))
-        rules = [f"r{self._numbers[name]}: {self._rule(self._rules[name])}" for name in sorted(self._recursive)]
+        names = sorted(filter(self._is_rule, self._rules))
+        rules = [f"r{self._numbers[name]}: {self._rule(self._rules[name])}" for name in names]
         terminals = [f"{name}: {body}" for body, name in self._terminals.items()]
         return "\n".join([HEAD, f"start: {start}", *rules, *terminals]) + "\n"
 
     def _rule(self, node: Node) -> str:
         """A node as the body of a rule, in parentheses where it needs them."""
-        if not self._is_recursive(node):
+        if not self._is_composed(node):
             return self._terminal(node)
         match node:
+            case Token(inner):
+                return self._terminal(inner)
             case Ref(name):
                 return f"r{self._numbers[name]}"
             case Seq(parts):
@@ -47,14 +52,14 @@ class _Writer:
             case Alt(options):
                 return "(" + " | ".join(map(self._rule, options)) + ")"
             case Repeat(inner, low, high):
-                return f"{self._rule(inner)}{_times(low, high)}"
+                return f"({self._rule(inner)}){_times(low, high)}"
             case _:
                 raise TypeError(node)
 
     def _stretches(self, parts: tuple[Node, ...]) -> Iterator[str]:
         stretch: list[Node] = []
         for part in parts:
-            if self._is_recursive(part):
+            if self._is_composed(part) or not self._by_tokens:
                 if stretch:
                     yield self._terminal(Seq(tuple(stretch)))
                 stretch = []
@@ -89,11 +94,21 @@ class _Writer:
                 return "(" + " | ".join(map(self._expression, options)) + ")"
             case Repeat(inner, low, high):
                 return f"({self._expression(inner)}){_times(low, high)}"
+            case Token(inner):
+                return self._expression(inner)
             case _:
                 raise TypeError(node)
 
-    def _is_recursive(self, node: Node) -> bool:
-        return not self._recursive.isdisjoint(_references(node))
+    def _is_composed(self, node: Node) -> bool:
+        """Whether a node becomes a rule, not an expression."""
+        if not self._ruled:
+            return False
+        if not self._by_tokens:
+            return not isinstance(node, Chars)
+        return _has_token(node) or not self._ruled.isdisjoint(_references(node))
+
+    def _is_rule(self, name: str) -> bool:
+        return bool(self._ruled) and (not self._by_tokens or name in self._ruled)
 
     def _is_nullable(self, node: Node) -> bool:
         return _is_nullable(node, self._nullable)
@@ -116,6 +131,8 @@ def _regex(node: Node) -> str:
             return "(?:" + "|".join(map(_regex, options)) + ")"
         case Repeat(inner, low, high):
             return f"(?:{_regex(inner)}){_times(low, high)}"
+        case Token(inner):
+            return _regex(inner)
         case Ref():
             raise TypeError(node)
 
@@ -133,31 +150,51 @@ def _times(low: int, high: int | None) -> str:
 
 
 def _references(node: Node) -> set[str]:
+    return {name for part in _parts(node) if isinstance(part, Ref) for name in (part.name,)}
+
+
+def _has_token(node: Node) -> bool:
+    return any(isinstance(part, Token) for part in _parts(node))
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    """The node and all in it."""
+    yield node
     match node:
-        case Ref(name):
-            return {name}
         case Seq(children) | Alt(children):
-            return {name for child in children for name in _references(child)}
-        case Repeat(inner, _, _):
-            return _references(inner)
+            for child in children:
+                yield from _parts(child)
+        case Repeat(inner, _, _) | Token(inner):
+            yield from _parts(inner)
         case _:
-            return set()
+            pass
 
 
-def _recursive(language: Language) -> set[str]:
-    """Rules that lead back to themselves, and rules that lead to such."""
-    direct = {name: _references(node) for name, node in language.rules.items()}
-    reached = {name: set(names) for name, names in direct.items()}
-    changed = True
-    while changed:
-        changed = False
-        for names in reached.values():
-            more = {further for inner in names for further in reached[inner]} - names
-            if more:
-                names |= more
-                changed = True
-    loops = {name for name, names in reached.items() if name in names}
-    return loops | {name for name, names in reached.items() if names & loops}
+def _loops(language: Language) -> set[str]:
+    """Rules that the root leads to, and that lead back to themselves."""
+    below = {name: _references(node) for name, node in language.rules.items()}
+    return {name for name in _reached(below, [language.root]) if name in _reached(below, below[name])}
+
+
+def _reached(below: Mapping[str, set[str]], start: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    left = list(start)
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += below[name]
+    return found
+
+
+def _ruled(language: Language, loops: set[str]) -> set[str]:
+    """Rules that loop or have tokens, and rules that lead to such: what can't be an expression."""
+    found = loops | {name for name, node in language.rules.items() if _has_token(node)}
+    while True:
+        more = {name for name, node in language.rules.items() if not found.isdisjoint(_references(node))} - found
+        if not more:
+            return found
+        found |= more
 
 
 def _nullable(language: Language) -> set[str]:
@@ -180,5 +217,7 @@ def _is_nullable(node: Node, rules: set[str]) -> bool:
             return any(_is_nullable(option, rules) for option in options)
         case Repeat(inner, low, _):
             return low == 0 or _is_nullable(inner, rules)
+        case Token(inner):
+            return _is_nullable(inner, rules)
         case _:
             return False

@@ -14,11 +14,11 @@ from stubserver.engine.grammar.xgrammar.language import (
     Alt,
     LanguageError,
     Node,
-    Repeat,
     alt,
     any_number,
     one_of,
     optional,
+    repeat,
     seq,
     text,
 )
@@ -32,8 +32,8 @@ INTEGER: Final = alt(text("0"), seq(optional(_MINUS), _FROM_ONE, any_number(_DIG
 NUMBER: Final = seq(
     optional(_MINUS),
     alt(text("0"), seq(_FROM_ONE, any_number(_DIGIT))),
-    optional(seq(text("."), Repeat(_DIGIT, 1, None))),
-    optional(seq(one_of("eE"), optional(one_of("+-")), Repeat(_DIGIT, 1, None))),
+    optional(seq(text("."), repeat(_DIGIT, 1, None))),
+    optional(seq(one_of("eE"), optional(one_of("+-")), repeat(_DIGIT, 1, None))),
 )
 
 _PLACES: Final = 6
@@ -62,7 +62,7 @@ def number_language(schema: Mapping[str, Any]) -> Node:
         raise LanguageError("Invalid range: empty range")
     options = list(_signed(low, high, _decimal, least_negative=1))
     if (low is None or low < 0) and (high is None or high >= 0):
-        options.append(seq(text("-0."), Repeat(text("0"), 1, _PLACES)))
+        options.append(seq(text("-0."), repeat(text("0"), 1, _PLACES)))
     return alt(*options)
 
 
@@ -103,7 +103,7 @@ def _whole(low: int, high: int | None) -> Node:
     """Whole numbers from `low`, which is at least 0, to `high`; None: without an end."""
     if high is None:
         length = len(str(low))
-        longer = seq(_FROM_ONE, Repeat(_DIGIT, length, None))
+        longer = seq(_FROM_ONE, repeat(_DIGIT, length, None))
         return alt(_of_length(low, 10**length - 1), longer)
     options = []
     for length in range(len(str(low)), len(str(high)) + 1):
@@ -122,14 +122,14 @@ def _digits(low: str, high: str) -> Node:
     if not low:
         return seq()
     if set(low) == {"0"} and set(high) == {"9"}:
-        return Repeat(_DIGIT, len(low), len(low))
+        return repeat(_DIGIT, len(low), len(low))
     if low[0] == high[0]:
         return seq(text(low[0]), _digits(low[1:], high[1:]))
     rest = len(low) - 1
     options = [seq(text(low[0]), _digits(low[1:], "9" * rest))]
     between = DIGITS[int(low[0]) + 1 : int(high[0])]
     if between:
-        options.append(seq(one_of(between), Repeat(_DIGIT, rest, rest)))
+        options.append(seq(one_of(between), repeat(_DIGIT, rest, rest)))
     options.append(seq(text(high[0]), _digits("0" * rest, high[1:])))
     return alt(*options)
 
@@ -147,7 +147,7 @@ def _decimal(low: int, high: int | None) -> Node:
     return alt(*options)
 
 
-_ANY_FRACTION: Final = optional(seq(text("."), Repeat(_DIGIT, 1, _PLACES)))
+_ANY_FRACTION: Final = optional(seq(text("."), repeat(_DIGIT, 1, _PLACES)))
 
 
 def _with_fraction(whole: int, low: int, high: int) -> Node:
@@ -160,7 +160,7 @@ def _fraction(low: int, high: int, places: int, *, is_first: bool = False) -> No
     """Up to so many digits after the point, whose value, filled up with zeros, is in the range."""
     whole = 10**places
     if low == 0 and high == whole - 1:
-        return Repeat(_DIGIT, int(is_first), places)
+        return repeat(_DIGIT, int(is_first), places)
     step = whole // 10
     options: list[Node] = []
     for digit in range(low // step, high // step + 1):

@@ -24,6 +24,7 @@ from stubserver.engine.grammar.xgrammar.language import (
     alt,
     chars,
     one_of,
+    repeat,
     seq,
 )
 
@@ -127,7 +128,7 @@ class _Reader:
                 raise self._error("Two consecutive repetition modifiers are not allowed.")
             low, high = self._times()
             self._take("?")  # as few as possible: the same texts
-            node = Repeat(node, low, high)
+            node = repeat(node, low, high)
             times += 1
         return node
 
@@ -231,26 +232,32 @@ class _Reader:
         if char in _CONTROLS:
             return _CONTROLS[char]
         if char == "x":
-            return self._hexadecimal(2) or "x"
+            return self._any_hexadecimal()
         if char == "u":
             if self._take("{"):
                 end = self._pattern.find("}", self._at)
                 digits, self._at = self._pattern[self._at : end], end + 1
                 return chr(int(digits, 16))
-            found = self._hexadecimal(4)
-            if found is None:
-                raise self._error("Escape sequence is not finished.")
-            return found
+            return self._hexadecimal(4)
         if char == "c" and self._at < len(self._pattern):
             return chr(ord(self._next()) % 32)
         return char
 
-    def _hexadecimal(self, count: int) -> str | None:
+    def _hexadecimal(self, count: int) -> str:
         digits = self._pattern[self._at : self._at + count]
-        if len(digits) < count or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
-            return None
+        if len(digits) < count or not all(digit in _HEX_DIGITS for digit in digits):
+            raise self._error("Escape sequence is not finished.")
         self._at += count
         return chr(int(digits, 16))
+
+    def _any_hexadecimal(self) -> str:
+        """What follows `\\x`: all digits that there are, `\\x41a` is U+041A; without any, the x itself."""
+        rest = self._pattern[self._at :]
+        digits = rest[: len(rest) - len(rest.lstrip(_HEX_DIGITS))]
+        if self._of_schema:
+            digits = digits[:2]
+        self._at += len(digits)
+        return chr(int(digits, 16)) if digits else "x"
 
     def _class(self) -> Chars:
         """What follows `[`."""
@@ -296,6 +303,8 @@ class _Reader:
             raise self._error("Escape sequence is not finished.")
         return "\b" if self._take("b") else self._escaped_char()
 
+
+_HEX_DIGITS: Final = "0123456789abcdefABCDEF"
 
 _WRONG_RANGE: Final = (
     "EBNF parser error at line 1, column 11: Invalid character class: lower bound is larger than upper bound"
