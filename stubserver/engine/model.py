@@ -39,6 +39,8 @@ class Model:
         """Counters and seeds as at start."""
         self._seeds = np.random.Generator(np.random.PCG64(self.settings.seed % 2**128))
         self.stats = Stats(self.settings.max_model_len)
+        if "grammar_tokens" in self.__dict__:
+            self.grammar_tokens.backend = None
 
     @cached_property
     def name(self) -> str:

@@ -28,6 +28,20 @@ BAD_GRAMMAR: Final = "Invalid grammar specification."
 GUIDANCE_NOT_READ: Final = "Invalid grammar specification: {error}"
 GUIDANCE_REFUSED: Final = "Grammar error: {error}"
 
+NEITHER_TEXT_NOR_OBJECT: Final = "The schema should be a string or a Pydantic model."
+XGRAMMAR_SAYS: Final = "[{time}] <path>:{line}: {words}"
+"""What vLLM lets through of an xgrammar error: when, the line of a source whose path it hides, and what."""
+
+XGRAMMAR_LINES: Final = {
+    "Regex parsing error": 83,
+    "EBNF parser error": 820,
+    "EBNF lexer error": 106,
+    "Cannot find field": 4950,
+    "Integer exceeds": 936,
+    "": 4944,
+}
+"""How an xgrammar error begins → the line that it names, in version 0.2.8; the last one is most schema errors'."""
+
 ENGINE_FAILED: Final = "Internal server error"
 """All that a client is told when the engine fails: at compiling, or because no token was left."""
 

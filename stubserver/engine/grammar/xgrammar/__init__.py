@@ -11,6 +11,8 @@ imitation    checks and masks without it
 from __future__ import annotations
 
 import json
+import re
+from time import strftime
 from typing import Any
 
 from stubserver.config import StructuredOutputsConfig
@@ -21,6 +23,7 @@ from stubserver.engine.grammar.guidance import as_text
 from stubserver.engine.grammar.vocabulary import Vocabulary
 from stubserver.engine.grammar.xgrammar import imitation, library
 from stubserver.engine.grammar.xgrammar.bindings import load_bindings
+from stubserver.engine.grammar.xgrammar.language import LanguageError
 from stubserver.errors import UnsupportedError, ValidationError
 
 
@@ -68,8 +71,18 @@ def _parse(kind: Kind, text: str, refusal: str) -> None:
         parse(kind, text)
     except UnsupportedError:
         raise
+    except LanguageError as error:
+        raise ValidationError(refusal.format(error=_as_xgrammar_says(str(error)))) from error
     except Exception as error:
-        raise ValidationError(refusal.format(error=str(error).strip())) from error
+        raise ValidationError(refusal.format(error=_SOURCE.sub("<path>", str(error)).strip())) from error
+
+
+_SOURCE = re.compile(r"/\S+\.cc")
+
+
+def _as_xgrammar_says(problem: str) -> str:
+    line = next(line for start, line in words.XGRAMMAR_LINES.items() if problem.startswith(start))
+    return words.XGRAMMAR_SAYS.format(time=strftime("%H:%M:%S"), line=line, words=problem)
 
 
 def _checked_schema(value: Any) -> str:
@@ -81,7 +94,7 @@ def _checked_schema(value: Any) -> str:
     if xgrammar_lacks(schema):
         raise ValidationError(words.UNSUPPORTED_SCHEMA)
     if not isinstance(schema, dict | str):
-        raise ValidationError(words.BAD_SCHEMA.format(error="The schema should be a string or a dict"))
+        raise ValidationError(words.BAD_SCHEMA.format(error=words.NEITHER_TEXT_NOR_OBJECT))
     return schema if isinstance(schema, str) else json.dumps(schema)
 
 
