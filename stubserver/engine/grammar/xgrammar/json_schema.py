@@ -75,7 +75,6 @@ class _Converter:
         self._rules["array"] = self._list_of("[", Ref("any"), "]", self._comma_of_any)
         self._rules["object"] = self._list_of("{", self._member(_STRING, Ref("any")), "}", self._comma_of_any)
         self._rules["any"] = alt(Token(NUMBER), _STRING, _BOOLEAN, _NULL, Ref("array"), Ref("object"))
-        self._rules["root"] = EMPTY  # it is there for references to it
         self._rules["root"] = self._of(self._schema)
         return Language(self._rules)
 
@@ -117,8 +116,10 @@ class _Converter:
                 if not isinstance(found, Mapping) or name not in found:
                     raise LanguageError(f"Cannot find field {name} in {target}")
                 found = found[name]
-            self._rules[target] = EMPTY
-            self._rules[target] = self._of(found)
+            self._rules[target] = EMPTY  # for references to it from within
+            node = self._of(found)
+            del self._rules[target]
+            self._rules[target] = node  # after those that it refers to
         return Ref(target)
 
     def _const(self, schema: Schema) -> Node:
@@ -292,24 +293,20 @@ class _Members:
         self._low = low
         self._high = high
         self._members = [converter.shared(converter.member(name, schema)) for name, schema in properties.items()]
-        self._made: dict[tuple[int, int], Node] = {}
+        self._counts = bool(low) or high is not None
+        self._made: dict[tuple[int, int], Node | None] = {}
 
     def nodes(self) -> Node:
         """At least one member."""
+        for index in reversed(range(len(self._names) + 1)):
+            for count in range(index + 1) if self._counts else (0, 1):
+                options = [*self._taken(index, count), *self._left_out(index, count)]
+                self._made[index, count] = self._converter.shared(alt(*options)) if options else None
         return self._from(0, 0) or EMPTY
-
-    def _counts(self) -> bool:
-        return bool(self._low) or self._high is not None
 
     def _from(self, index: int, count: int) -> Node | None:
         """What may follow before the property `index` after `count` members; None if nothing can. 1 is any number."""
-        count = count if self._counts() else min(count, 1)
-        key = (index, count)
-        if key not in self._made:
-            options = [*self._taken(index, count), *self._left_out(index, count)]
-            self._made[key] = self._converter.shared(alt(*options)) if options else _NOTHING
-        found = self._made[key]
-        return None if found is _NOTHING else found
+        return self._made[index, count if self._counts else min(count, 1)]
 
     def _taken(self, index: int, count: int) -> list[Node]:
         if index == len(self._names):
@@ -342,8 +339,6 @@ class _Members:
         first = seq(self._converter.opening(first=True), self._others)
         return [seq(first, repeat(more, max(low - 1, 0), None if high is None else high - 1))]
 
-
-_NOTHING: Final[Node] = alt()
 
 _STRING: Final = Token(seq(_QUOTE, _STRING_END))
 _BOOLEAN: Final = alt(Token(text("true")), Token(text("false")))

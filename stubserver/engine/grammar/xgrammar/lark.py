@@ -23,17 +23,23 @@ class _Writer:
     def __init__(self, language: Language) -> None:
         self._rules = language.rules
         self._root = language.root
-        loops = _loops(language)
+        below = {name: _references(node) for name, node in language.rules.items()}
+        self._reached = _reached(below, [language.root])
+        loops = {name for name in self._reached if name in _reached(below, below[name])}
         self._ruled = _ruled(language, loops) if loops else set()
         self._by_tokens = any(map(_has_token, language.rules.values()))
         self._numbers = {name: number for number, name in enumerate(language.rules)}
         self._nullable = _nullable(language)
         self._terminals: dict[str, str] = {}
+        self._of_rules: dict[str, str] = {}
 
     def write(self) -> str:
         """All lines."""
+        for name in self._rules:  # those that others refer to come first: no depth of them is too deep
+            if name in self._reached and not self._is_rule(name):
+                self._expression(Ref(name))
         start = self._rule(Ref(self._root))
-        names = sorted(filter(self._is_rule, self._rules))
+        names = sorted(name for name in self._reached if self._is_rule(name))
         rules = [f"r{self._numbers[name]}: {self._rule(self._rules[name])}" for name in names]
         terminals = [f"{name}: {body}" for body, name in self._terminals.items()]
         return "\n".join([HEAD, f"start: {start}", *rules, *terminals]) + "\n"
@@ -87,7 +93,9 @@ class _Writer:
             return f"/{_regex(node)}/"
         match node:
             case Ref(name):
-                return self._name(self._expression(self._rules[name]))
+                if name not in self._of_rules:
+                    self._of_rules[name] = self._name(self._expression(self._rules[name]))
+                return self._of_rules[name]
             case Seq(parts):
                 return "(" + " ".join(map(self._expression, parts)) + ")"
             case Alt(options):
@@ -168,12 +176,6 @@ def _parts(node: Node) -> Iterator[Node]:
             yield from _parts(inner)
         case _:
             pass
-
-
-def _loops(language: Language) -> set[str]:
-    """Rules that the root leads to, and that lead back to themselves."""
-    below = {name: _references(node) for name, node in language.rules.items()}
-    return {name for name in _reached(below, [language.root]) if name in _reached(below, below[name])}
 
 
 def _reached(below: Mapping[str, set[str]], start: Iterable[str]) -> set[str]:
