@@ -82,9 +82,16 @@ class ImitationMatcher:
     """llguidance's state of one output, with stop tokens as xgrammar has them: they come at the end, and only there."""
 
     def __init__(self, tokenizer: Any, grammar: str, vocabulary: Vocabulary, stop_token_ids: Sequence[int]) -> None:
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
-        self._matcher = LLMatcher(tokenizer, grammar, log_level=0)
+        limits = LLParserLimits(
+            max_items_in_row=20_000,
+            initial_lexer_fuel=20_000_000,
+            step_lexer_fuel=5_000_000,
+            step_max_items=1_000_000,
+            max_lexer_states=1_000_000,
+        )
+        self._matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
         self._eos = vocabulary.eos_token_id
         self._vocab_size = vocabulary.size
         self._stops = np.unique(np.array([*stop_token_ids] or [self._eos or 0], dtype=np.int64))
