@@ -7,6 +7,7 @@ from typing import Any
 
 from stubserver.config import Settings
 from stubserver.engine.grammar import Constraint, compile_constraint
+from stubserver.engine.grammar.words import DIFFUSION
 from stubserver.engine.model import Model
 from stubserver.engine.trace_replay import check_enabled, check_trace
 from stubserver.errors import ValidationError
@@ -62,6 +63,8 @@ class Terms:
         check_model(params, model.vocab_size, settings.max_logprobs)
         check_thinking(params, settings)
         check_trace(params, model, constrained=self.constraint is not None)
+        if self.constraint and settings.diffusion:
+            raise ValidationError(DIFFUSION)
         if self.constraint:
             self.grammar = compile_constraint(*self.constraint, settings.structured_outputs_config)
         if settings.return_sampling_mask:

@@ -187,3 +187,8 @@ def test_a_model_that_followed_a_grammar_is_freed(constraint: tuple[str, Any]) -
         del model
     gc.collect()
     assert [each() for each in alive if each() is not None] == []
+
+
+def test_a_diffusion_model_has_no_structured_outputs() -> None:
+    with pytest.raises(ValidationError, match="not yet supported for diffusion language models"):
+        generation(t6_model(diffusion=True), constraint=("choice", ["A"]))
