@@ -271,7 +271,7 @@ def main(count: int = 3000, seed: int = 0) -> None:
     for _ in range(count):
         made = constraint(r)
         problem = comparison.difference(made, r)
-        found["same" if not problem else "byte ED" if "\\xed'" in problem.partition(":")[0] else "other"] += 1
+        found["same" if not problem else "byte ED" if "\\xed" in problem.partition(": only")[0][-6:] else "other"] += 1
         if problem:
             print(f"{made.kind} {made.spec}\n    {problem}")
     print(f"{count} constraints: {dict(found)}")

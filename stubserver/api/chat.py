@@ -274,13 +274,13 @@ def _events(chat: _Chat) -> Iterator[dict[str, Any]]:
     counts = _Counts(generation.params.n)
     parts = _parts(chat)
     # The role goes out with the first token: what is refused is refused before. What fails has begun.
+    opening = ({**event, "usage": usage(prompt_tokens, 0)} if continuous else event for event in _opening_events(chat))
     try:
         first = next(parts)
     except GenerationError:
-        yield from _opening_events(chat)
+        yield from opening
         raise
-    for event in _opening_events(chat):
-        yield {**event, "usage": usage(prompt_tokens, 0)} if continuous else event
+    yield from opening
     for part in _chained(first, parts):
         counts.add(part)
         choice = _stream_choice(chat, part)

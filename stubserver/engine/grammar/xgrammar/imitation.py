@@ -85,10 +85,8 @@ class ImitationMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(
-            max_items_in_row=20_000,
             initial_lexer_fuel=20_000_000,
-            step_lexer_fuel=5_000_000,
-            step_max_items=1_000_000,
+            step_lexer_fuel=1_000_000,
             max_lexer_states=1_000_000,
         )
         self._matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)

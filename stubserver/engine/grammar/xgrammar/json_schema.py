@@ -141,7 +141,7 @@ class _Converter:
             return Ref("any")
         # With a key more: a schema that says nothing but its type doesn't mean everything of it here.
         only = parts[0]
-        return self._of({**only, "not bare": True} if isinstance(only, Mapping) and "type" in only else only)
+        return self._of({**only, "not bare": True} if isinstance(only, Mapping) and _is_of_one_type(only) else only)
 
     def _typed(self, schema: Schema) -> Node:
         given = schema["type"]
@@ -387,6 +387,10 @@ def _none_of(spellings: Sequence[str]) -> Node:
     if "" not in spellings:
         options.append(_QUOTE)
     return alt(*options)
+
+
+def _is_of_one_type(schema: Schema) -> bool:
+    return isinstance(schema.get("type"), str)
 
 
 def _sign(content: str) -> Node:
