@@ -36,6 +36,7 @@ _PARAMETERS = "SamplingParams of the engine have vLLM's and OpenAI's names: they
 _FAULTS = "fault kinds that scripts name; what they mean on the wire is the Wire's"
 _JOURNAL = "keys of the journal's and explain's own JSON, which are words of the field"
 _PROFILES = "keys of the setting `profile`, which speaks of parameters as clients send them"
+_KIND = "a kind of constraint"
 _CONTRACT = "the contract suite sets profiles"
 
 EXCEPTIONS: dict[str, tuple[set[str], str]] = {
@@ -52,7 +53,10 @@ EXCEPTIONS: dict[str, tuple[set[str], str]] = {
     ),
     "control/explain.py": ({"prompt_token_ids"}, _JOURNAL),
     "engine/explain.py": ({"structured_outputs"}, "the name of a stage in explain's own JSON"),
-    "engine/grammar.py": ({"json_object"}, "a kind of constraint"),
+    "engine/grammar/constraint.py": ({"json_object"}, _KIND),
+    "engine/grammar/guidance.py": ({"json_object"}, _KIND),
+    "engine/grammar/xgrammar/imitation.py": ({"json_object"}, _KIND),
+    "engine/grammar/xgrammar/library.py": ({"json_object"}, _KIND),
     "engine/recorded.py": (
         {
             *("bad_words", "frequency_penalty", "logit_bias", "min_p", "min_tokens", "presence_penalty"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stubserver.engine.generate import Generation, process
-from stubserver.engine.grammar import Grammar
+from stubserver.engine.grammar.matching import Grammar
 from stubserver.engine.label_values import LabelValue, label_values, labels_asked
 from stubserver.sampling.logits import Logits
 
@@ -51,7 +51,7 @@ def _stages(generation: Generation) -> Iterator[tuple[str, Logits]]:
     logits = generation.logits(generation.request.prompt_token_ids, ())
     yield "script", logits
     if terms.grammar:
-        logits = Grammar(terms.grammar, model.grammar_tokens).apply(logits)
+        logits = Grammar(terms.grammar, model.grammar_tokens, terms.ending_token_ids).apply(logits)
         yield "structured_outputs", logits
     state = terms.state(generation.request.prompt_token_ids, ())
     process(terms, logits, state)  # only for its error, if a custom processor fails

@@ -12,7 +12,7 @@ import numpy as np
 
 from stubserver.config.settings import Settings
 from stubserver.engine.behaviour import Behaviour
-from stubserver.engine.grammar import GrammarTokens
+from stubserver.engine.grammar.tokens import GrammarTokens
 from stubserver.engine.stats import Stats
 from stubserver.sampling.processors import CustomProcessor
 from stubserver.script.context import Script
@@ -41,6 +41,8 @@ class Model:
         """Counters and seeds as at start."""
         self._seeds: np.random.Generator | None = None
         self.stats = Stats(self.settings.max_model_len, self.behaviour.finish_reasons)
+        if "grammar_tokens" in self.__dict__:
+            self.grammar_tokens.backend = None
 
     @cached_property
     def name(self) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from stubserver.engine.behaviour import Circumstances, Constraint
-from stubserver.engine.grammar import compile_constraint
+from stubserver.engine.behaviour import Circumstances, RequestedConstraint
+from stubserver.engine.grammar.constraint import Constraint
 from stubserver.engine.model import Model
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.stages import StepState
@@ -20,7 +20,7 @@ class EngineRequest:
     """
 
     def __init__(
-        self, model: Model, params: SamplingParams, constraint: Constraint | None = None, *, prompt_len: int
+        self, model: Model, params: SamplingParams, constraint: RequestedConstraint | None = None, *, prompt_len: int
     ) -> None:
         self.model = model
         self.params = params
@@ -35,7 +35,9 @@ class EngineRequest:
         circumstances = Circumstances(model.settings, model.vocab_size, self.constraint, self.prompt_len)
         for check in behaviour.checks:
             check(self.params, circumstances)
-        grammar = compile_constraint(*self.constraint) if self.constraint else None
+        grammar = None
+        if self.constraint is not None:
+            grammar = behaviour.compile_constraint(*self.constraint, model.settings)
         for check in behaviour.late_checks:
             check(self.params, circumstances)
         return Terms(model, behaviour.adapt(self.params, circumstances), grammar)
@@ -55,7 +57,7 @@ class Terms:
         *("returns_mask", "stages", "stop_reasons"),
     )
 
-    def __init__(self, model: Model, params: SamplingParams, grammar: str | None = None) -> None:
+    def __init__(self, model: Model, params: SamplingParams, grammar: Constraint | None = None) -> None:
         behaviour, eos = model.behaviour, model.tokenizer.eos_token_id
         self.model = model
         self.params = params

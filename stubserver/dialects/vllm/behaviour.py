@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from stubserver.config.settings import ModelRunner, Settings
 from stubserver.dialects.vllm.checks import check_model, check_sampling_mask, check_thinking
+from stubserver.dialects.vllm.structured_outputs import check_diffusion, compile_constraint
 from stubserver.dialects.vllm.trace_replay import check_enabled, check_trace, follow_trace
 from stubserver.engine.behaviour import Behaviour
 from stubserver.sampling import stages
@@ -47,7 +48,8 @@ VLLM_0_32_0 = Behaviour(
     version="0.32.0",
     stages=_stages,
     mode=_mode,
-    checks=(check_model, check_thinking, check_trace),
+    checks=(check_model, check_thinking, check_trace, check_diffusion),
+    compile_constraint=compile_constraint,
     late_checks=(check_sampling_mask, check_enabled),
     adapt=follow_trace,
     finish_reasons=("stop", "length", "abort", "error", "repetition"),
