@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Final
-
-from stubserver.memory import remembered
 
 VERSION: Final = "0.2.8"
 """The version that vLLM 0.32.0 asks for. Others have other masks, and other functions in the compiled part."""
@@ -17,7 +16,7 @@ VERSION: Final = "0.2.8"
 _NAME: Final = "_stubserver_xgrammar_bindings"
 
 
-@remembered(most=64)
+@cache
 def load_bindings() -> Any | None:
     """The module that has the classes of the compiled part, or None if this version isn't installed.
 
