@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from stubserver.engine.grammar.matching import Grammar
 from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
 from stubserver.engine.recorded import keep_to_recorded
@@ -137,7 +136,7 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
     model, params, prompt = terms.model, terms.params, request.prompt_token_ids
     rng = _make_rng(terms, index)
     forced = params.trace_decode_token_ids or (generation.forced[index] if index < len(generation.forced) else ())
-    grammar = Grammar(terms.grammar, model.grammar_tokens, terms.ending_token_ids) if terms.grammar else None
+    grammar = terms.start_grammar()
     detokenizer = model.tokenizer.detokenizer(prompt, skip_special_tokens=params.skip_special_tokens)
     # Without stop strings, text shows as it comes.
     shown = OutputText(params.stop, params.include_stop_str_in_output) if params.stop else None

@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stubserver.config.settings import Settings
 from stubserver.engine.behaviour import Behaviour
-from stubserver.engine.grammar.tokens import GrammarTokens
 from stubserver.engine.stats import Stats
 from stubserver.sampling.processors import CustomProcessor
 from stubserver.script.context import Script
 from stubserver.script.embeddings import Embeddings
 from stubserver.tokenizer.hf import HFTokenizer
+
+if TYPE_CHECKING:
+    from stubserver.engine.grammar.tokens import GrammarTokens
 
 
 @dataclass(eq=False)
@@ -71,7 +73,9 @@ class Model:
 
     @cached_property
     def grammar_tokens(self) -> GrammarTokens:
-        """For structured outputs."""
+        """For structured outputs; loaded with the first of them, as all grammars are."""
+        from stubserver.engine.grammar.tokens import GrammarTokens
+
         return GrammarTokens(self.tokenizer, self.vocab_size)
 
     @cached_property

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from stubserver.engine.behaviour import Circumstances, RequestedConstraint
 from stubserver.engine.grammar.constraint import Constraint
 from stubserver.engine.model import Model
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.stages import StepState
+
+if TYPE_CHECKING:
+    from stubserver.engine.grammar.matching import Grammar
 
 
 class EngineRequest:
@@ -73,6 +77,14 @@ class Terms:
             self.stop_reasons[eos] = None
         wanted = tuple(params.logprob_token_ids or ())
         self.reported = (self.mode, params.logprobs, wanted) if params.wants_logprobs else None
+
+    def start_grammar(self) -> Grammar | None:
+        """One choice's way through the constraint, if there is one."""
+        if self.grammar is None:
+            return None
+        from stubserver.engine.grammar.matching import Grammar
+
+        return Grammar(self.grammar, self.model.grammar_tokens, self.ending_token_ids)
 
     def state(self, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int]) -> StepState:
         """What the stages may know of a step after these tokens."""

@@ -9,12 +9,10 @@ import json
 from typing import Any, Final
 
 from stubserver.config.settings import Settings, StructuredOutputsConfig
-from stubserver.engine.behaviour import Circumstances
 from stubserver.engine.grammar import guidance, words, xgrammar
 from stubserver.engine.grammar.constraint import Constraint, Kind
 from stubserver.engine.grammar.features import guidance_lacks
 from stubserver.errors import ValidationError
-from stubserver.sampling.params import SamplingParams
 
 EMPTY_CHOICE: Final = "Choice '{value}' cannot be an empty list"
 EMPTY_TEXT: Final = "structured_outputs.{kind} cannot be an empty string"
@@ -23,10 +21,6 @@ NOT_TRUE: Final = (
 )
 NUL_IN_REGEX: Final = "structured_outputs.regex must not contain a NUL character ('\\x00')"
 TOO_DEEP: Final = "The JSON schema is nested too deeply: objects and arrays may nest at most {most} levels"
-DIFFUSION: Final = (
-    "Structured outputs are not yet supported for diffusion language models. Remove the structured output constraint "
-    "(e.g. `response_format`, `structured_outputs`) from the request."
-)
 NO_STRUCTURAL_TAGS: Final = "structural_tag is not supported by stubserver; use json, regex, choice or grammar"
 
 MOST_LEVELS: Final = 64
@@ -111,9 +105,3 @@ def _is_too_deep(schema: Any) -> bool:
 
 def _children(node: Any) -> list[Any]:
     return list(node.values()) if isinstance(node, dict) else list(node) if isinstance(node, list) else []
-
-
-def check_diffusion(params: SamplingParams, circumstances: Circumstances) -> None:
-    """Refuse a constraint where tokens don't come one after the other. Raises ValidationError."""
-    if circumstances.constraint and circumstances.settings.diffusion:
-        raise ValidationError(DIFFUSION)
