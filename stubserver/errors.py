@@ -64,7 +64,6 @@ Code = Literal[
     "not_finite",  # value: a number that JSON can't carry
     "not_text",  # a text that has no UTF-8
     "invalid_grammar",  # detail: the grammar engine's words
-    "nothing_left",  # a grammar none of whose tokens the request's other masks let through
     "token_not_allowed",  # value: a forced token that the grammar refuses
     "no_chat_template",  # neither the tokenizer nor the request has one
     "no_messages",  # a conversation without any

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from stubserver.engine.grammar import Grammar
 from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
 from stubserver.engine.pieces import Step as Step
@@ -27,7 +26,6 @@ from stubserver.sampling.logprobs import (
     gather_token_ids,
     gather_top,
 )
-from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.sampler import draw, make_rng
 from stubserver.sampling.sampling_mask import sampling_mask
 from stubserver.sampling.stages import StepState, process_logits
@@ -68,17 +66,16 @@ class Generation:
     ) -> None:
         self.asked = asked
         self.model = asked.model
+        self.params = asked.params
         self.request = request
-        self.answer, self.notes = keep_to_recorded(answer, request, asked, forced)
+        self.answer = answer
+        self.notes: list[str] | None = None
+        if asked.keeps_to_recorded:
+            self.answer, self.notes = keep_to_recorded(answer, request, asked, forced)
         self.forced = forced
         self.tokenized = tokenized
         self.record = record
         self.aborted = False
-
-    @property
-    def params(self) -> SamplingParams:
-        """What was asked for."""
-        return self.asked.params
 
     def check(self) -> None:
         """Refuse what this model can't do. Raises RequestError. In a stream, the 200 has gone out by then."""
@@ -133,7 +130,7 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
     model, params, prompt = terms.model, terms.params, request.prompt_token_ids
     rng = _make_rng(terms, index)
     forced = params.trace_decode_token_ids or (generation.forced[index] if index < len(generation.forced) else ())
-    grammar = Grammar(terms.grammar, model.grammar_tokens) if terms.grammar else None
+    grammar = terms.start_grammar()
     detokenizer = model.tokenizer.detokenizer(prompt, skip_special_tokens=params.skip_special_tokens)
     # Without stop strings, text shows as it comes.
     shown = OutputText(params.stop, params.include_stop_str_in_output) if params.stop else None
@@ -155,15 +152,13 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
             token_id = forced[len(output)]
         else:
             token_id = processed.best if rng is None else draw(processed, rng)
-            if grammar is not None and raw.position(token_id) is None:
-                raise GenerationError("The request's masks leave nothing of its grammar.", code="nothing_left")
         if record is not None:
             record(index, token_id, raw, processed)
         reported = raw if terms.reports_raw else processed
         logprobs = [_report(terms, reported, token_id, output)] if terms.reported else None
         mask = [sampling_mask(processed)] if terms.returns_mask else None
         if grammar is not None:
-            grammar.accept(token_id)
+            grammar.accept(token_id, is_forced=len(output) < len(forced))
         output.append(token_id)
 
         finish_reason, stop_reason = _ending(terms, output, is_last=len(output) >= room)

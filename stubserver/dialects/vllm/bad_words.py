@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stubserver.errors import GenerationError, ValidationError
-from stubserver.tokenizer.protocol import Tokenizer
+from stubserver.tokenizer.base import Tokenizer
 
 
 def bad_words_token_ids(tokenizer: Tokenizer, bad_words: Sequence[str]) -> list[list[int]]:

@@ -6,6 +6,7 @@ Orders read in vLLM 0.32.0: `v1/sample/sampler.py` (Model Runner V1) and `v1/wor
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from stubserver.config.settings import ModelRunner, Settings
 from stubserver.dialects.vllm.bad_words import bad_words_token_ids
@@ -20,10 +21,10 @@ from stubserver.dialects.vllm.checks import (
     check_thinking,
     check_transport,
 )
-from stubserver.dialects.vllm.protocol import check_constraint
 from stubserver.dialects.vllm.thinking import thinking_marks
 from stubserver.dialects.vllm.trace_replay import check_enabled, check_trace, follow_trace
 from stubserver.engine.behaviour import Behaviour, Circumstances
+from stubserver.engine.grammar.constraint import Constraint
 from stubserver.sampling import stages
 from stubserver.sampling.logprobs import LogprobsMode
 from stubserver.sampling.params import SamplingParams
@@ -50,6 +51,13 @@ _SAMPLING_STAGES: tuple[Stage, ...] = (stages.temperature, stages.min_p, stages.
 def _stages(params: SamplingParams, settings: Settings) -> tuple[Stage, ...]:
     """Masks, biases, penalties; then what shapes the distribution that is drawn from, of which greedy has no use."""
     return _LOGIT_STAGES[settings.model_runner] + (() if params.greedy else _SAMPLING_STAGES)
+
+
+def _compile_constraint(kind: str, value: Any, settings: Settings) -> Constraint:
+    """Loaded with the first constraint, for few requests have one."""
+    from stubserver.dialects.vllm.structured_outputs import compile_constraint
+
+    return compile_constraint(kind, value, settings)
 
 
 def _mode(params: SamplingParams, settings: Settings) -> LogprobsMode:
@@ -79,7 +87,8 @@ VLLM_0_32_0 = Behaviour(
     version="0.32.0",
     stages=_stages,
     mode=_mode,
-    checks=(check_logprobs, check_logit_bias, check_trace, check_ids, check_decoding, check_constraint),
+    checks=(check_logprobs, check_logit_bias, check_trace, check_ids, check_decoding),
+    compile_constraint=_compile_constraint,
     late_checks=(check_runner, check_sampling_mask, check_thinking, check_enabled),
     adapt=_take,
     finish_reasons=("stop", "length", "abort", "error", "repetition"),

@@ -20,6 +20,11 @@ MAX_LOGPROB_TOKEN_IDS = 128
 MAX_N = 16384
 """Most choices of a request."""
 
+DIFFUSION = (
+    "Structured outputs are not yet supported for diffusion language models. Remove the structured output constraint "
+    "(e.g. `response_format`, `structured_outputs`) from the request."
+)
+
 Check = tuple[Callable[[SamplingParams], bool], Callable[[SamplingParams], str], str | None]
 """(is it refused, vLLM's words, the field that the error names)."""
 
@@ -209,10 +214,7 @@ def check_decoding(params: SamplingParams, circumstances: Circumstances) -> None
             "parameters are not yet supported with diffusion models."
         )
     if circumstances.constraint:
-        raise ValidationError(
-            "Structured outputs are not yet supported for diffusion language models. Remove the structured output "
-            "constraint (e.g. `response_format`, `structured_outputs`) from the request."
-        )
+        raise ValidationError(DIFFUSION)
 
 
 def check_runner(params: SamplingParams, circumstances: Circumstances) -> None:

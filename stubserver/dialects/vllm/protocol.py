@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -10,9 +9,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticKnownError
 
-from stubserver.engine.behaviour import Circumstances, Constraint
+from stubserver.engine.behaviour import RequestedConstraint
 from stubserver.errors import GenerationError, ValidationError
-from stubserver.sampling.params import Repetition, SamplingParams
+from stubserver.sampling.params import Repetition
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_STOP_STRINGS = 4
@@ -216,47 +215,42 @@ class StructuredOutputsParams:
 def requested_structured_outputs(
     structured_outputs: StructuredOutputsParams | None, response_format: AnyResponseFormat | None
 ) -> StructuredOutputsParams | None:
-    """The request's constraint, in whichever way it was asked for. Raises ValidationError unless it is one."""
-    if response_format is None or response_format.type == "text":
-        return structured_outputs
-    if isinstance(response_format, ResponseFormat):
-        schema = response_format.json_schema
-        is_schema = response_format.type == "json_schema"
-        asked: dict[str, Any] = {"json": schema and schema.json_schema} if is_schema else {"json_object": True}
-    else:
-        asked = {"structural_tag": json.dumps(response_format.model_dump(by_alias=True))}
-    return replace(structured_outputs, **asked) if structured_outputs else StructuredOutputsParams(**asked)
+    """The request's constraint, in whichever way it was asked for.
+
+    Raises ValidationError for two constraints or none, and for structural tags, which are not supported here.
+    """
+    given = structured_outputs
+    if response_format is not None:
+        given = _with_format(structured_outputs, response_format)
+    if given and given.structural_tag is not None:
+        raise ValidationError(NO_STRUCTURAL_TAGS, parameter="structured_outputs")
+    return given
 
 
 def requested_constraint(
     structured_outputs: StructuredOutputsParams | None, response_format: AnyResponseFormat | None
-) -> Constraint | None:
-    """(kind, value) of the request's constraint, or None. Raises ValidationError unless it is one."""
-    asked = requested_structured_outputs(structured_outputs, response_format)
-    return asked.constraint() if asked else None
+) -> RequestedConstraint | None:
+    """(kind, value) of the same, or None. Raises ValidationError likewise."""
+    given = requested_structured_outputs(structured_outputs, response_format)
+    return given.constraint() if given else None
 
 
-def check_constraint(params: SamplingParams, circumstances: Circumstances) -> None:
-    """Refuse a constraint that vLLM refuses, and structural tags. Raises ValidationError."""
-    if circumstances.constraint is None:
-        return
-    kind, value = circumstances.constraint
-    empty_text = isinstance(value, str) and not value.strip()
-    if kind == "choice" and not value:
-        raise ValidationError(f"Choice '{value}' cannot be an empty list")
-    if kind in ("grammar", "json") and empty_text:
-        raise ValidationError(f"structured_outputs.{kind} cannot be an empty string")
-    if kind == "json_object" and value is False:
-        raise ValidationError(
-            "structured_outputs.json_object must be True if set; omit structured_outputs to disable structured outputs"
+NO_STRUCTURAL_TAGS = "structural_tag is not supported by stubserver; use json, regex, choice or grammar"
+
+
+def _with_format(
+    given: StructuredOutputsParams | None, response_format: AnyResponseFormat
+) -> StructuredOutputsParams | None:
+    """Both as one. Raises ValidationError if they are two constraints, or none."""
+    fields: dict[str, Any] = {"structural_tag": ""}
+    if isinstance(response_format, ResponseFormat):
+        if response_format.type == "text":
+            return given
+        schema = response_format.json_schema
+        fields = (
+            {"json": schema and schema.json_schema} if response_format.type == "json_schema" else {"json_object": True}
         )
-    if kind == "regex" and "\x00" in value:
-        raise ValidationError("structured_outputs.regex must not contain a NUL character ('\\x00')")
-    if kind == "structural_tag":
-        raise ValidationError(
-            "structural_tag is not supported by stubserver; use json, regex, choice or grammar",
-            parameter="structured_outputs",
-        )
+    return replace(given, **fields) if given else StructuredOutputsParams(**fields)
 
 
 def check_stream_options(data: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stubserver.config.settings import Settings
 from stubserver.sampling.params import ThinkingMarks
-from stubserver.tokenizer.protocol import Tokenizer
+from stubserver.tokenizer.base import Tokenizer
 
 START, END = "<think>", "</think>"
 """What most of vLLM's reasoning parsers look for."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from stubserver.script.context import Segment
 from stubserver.serving.sending import random_id
-from stubserver.tokenizer.protocol import Tokenizer
+from stubserver.tokenizer.base import Tokenizer
 
 
 class ToolCallDelta(NamedTuple):

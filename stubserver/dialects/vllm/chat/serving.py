@@ -36,7 +36,7 @@ from stubserver.dialects.vllm.wire.usage import CHAT_DETAILS, usage, usage_in_st
 from stubserver.engine.generate import Generation, in_turn
 from stubserver.engine.model import Model
 from stubserver.engine.terms import EngineRequest
-from stubserver.errors import RequestError, ValidationError
+from stubserver.errors import GenerationError, RequestError, ValidationError
 from stubserver.memory import remembering
 from stubserver.sampling.params import SamplingParams
 from stubserver.serving.asked import Asked, Prompt
@@ -338,10 +338,14 @@ def _events(chat: _Chat) -> Iterator[dict[str, Any]]:
     prompt_tokens = len(generation.request.prompt_token_ids)
     counts = _Counts(generation.params.n)
     parts = _parts(chat)
-    # The role goes out with the first token: what is refused is refused before.
-    first = next(parts)
-    for event in _opening_events(chat):
-        yield {**event, "usage": usage(prompt_tokens, 0)} if continuous else event
+    # The role goes out with the first token: what is refused is refused before. What fails has begun.
+    opening = ({**event, "usage": usage(prompt_tokens, 0)} if continuous else event for event in _opening_events(chat))
+    try:
+        first = next(parts)
+    except GenerationError:
+        yield from opening
+        raise
+    yield from opening
     for part in _chained(first, parts):
         counts.add(part)
         choice = _stream_choice(chat, part)

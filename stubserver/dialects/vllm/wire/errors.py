@@ -66,8 +66,6 @@ WORDS: dict[Code, Words] = {
         f"The model `{error.value}` does not exist. Valid aliases: {', '.join(error.facts['known'])}."
     ),
     "media_type": lambda error: "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed",
-    # vLLM samples token 0 then, which the grammar refuses: `v1/core/sched/scheduler.py` ends the request by an error.
-    "nothing_left": lambda error: "Internal server error",
     # A plain ValueError inside of vLLM's engine: `v1/engine/async_llm.py` makes an EngineGenerateError() of it.
     "unsaid": lambda error: "",
 }

@@ -11,7 +11,7 @@ from stubserver.engine.generate import Step
 from stubserver.engine.model import Model
 from stubserver.errors import ValidationError
 from stubserver.sampling.logprobs import PositionLogprobs
-from stubserver.tokenizer.protocol import Tokenizer
+from stubserver.tokenizer.base import Tokenizer
 
 R = TypeVar("R")
 
