@@ -77,10 +77,10 @@ class Exchange:
 
     def _tokens(self, choice: dict[str, Any]) -> list[int | str]:
         """The generated tokens of a choice: its ids, or else its tokens' texts."""
-        if choice["token_ids"] is not None:
+        if choice.get("token_ids") is not None:
             return list(choice["token_ids"])
         if choice["logprobs"] is None:
-            return [choice["text"]]
+            return self._tokens_of_text(choice)
         if "content" in choice["logprobs"]:
             pairs = [(entry["token"], entry["logprob"]) for entry in choice["logprobs"]["content"]]
         else:
@@ -93,6 +93,14 @@ class Exchange:
             # A byte token has no text of its own; its value tells which one it was.
             tokens.append(text or self._token_of_value(value, tokens, tokenizer))
         return tokens
+
+    def _tokens_of_text(self, choice: dict[str, Any]) -> list[int | str]:
+        """A text as it is tokenized: of a choice (or an event of it) that has nothing else."""
+        if "text" in choice:
+            return [choice["text"]]
+        message = choice.get("message") or {key: value for key, value in choice["delta"].items() if key != "role"}
+        text = (message.get("reasoning") or "") + (message.get("content") or "")
+        return list(Tokenizer.from_file(str(BIGRAM / "tokenizer.json")).encode(text, add_special_tokens=False).ids)
 
     def _token_of_value(self, value: float, before: list[int | str], tokenizer: Tokenizer) -> int:
         """The token without a text of its own that has this value after the tokens `before` (or after the prompt)."""

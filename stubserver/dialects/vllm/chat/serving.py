@@ -10,24 +10,34 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stubserver.dialects.vllm.chat.conversation import TemplateMessage
 from stubserver.dialects.vllm.chat.message import Delta, MessageParser, delta_json, message_json
+from stubserver.dialects.vllm.chat.messages import ChatMessage, Conversation
 from stubserver.dialects.vllm.chat.protocol import (
     ChatCompletionBatchRequest,
     ChatCompletionReply,
     ChatCompletionRequest,
     ChatFields,
-    ContentPart,
-    Message,
     NamedToolChoice,
+    in_field_order,
+    read_calls,
+    with_lists_of_calls,
 )
-from stubserver.dialects.vllm.prompts import Renderer, Truncation, check_given, check_lengths
+from stubserver.dialects.vllm.chat.template import (
+    TemplateOptions,
+    check_template_trusted,
+    read_messages,
+    render_messages,
+)
+from stubserver.dialects.vllm.chat.tools import check_tools
+from stubserver.dialects.vllm.prompts import Renderer, Truncation, check_lengths
 from stubserver.dialects.vllm.protocol import requested_constraint
 from stubserver.dialects.vllm.sampling import beam_params, choose_max_tokens, sampling_params, steps_of
 from stubserver.dialects.vllm.wire.codec import WIRE
@@ -36,7 +46,7 @@ from stubserver.dialects.vllm.wire.usage import CHAT_DETAILS, usage, usage_in_st
 from stubserver.engine.generate import Generation, in_turn
 from stubserver.engine.model import Model
 from stubserver.engine.terms import EngineRequest
-from stubserver.errors import RequestError, ValidationError
+from stubserver.errors import RequestError, SchemaError, ValidationError
 from stubserver.memory import remembering
 from stubserver.sampling.params import SamplingParams
 from stubserver.serving.asked import Asked, Prompt
@@ -46,18 +56,16 @@ from stubserver.serving.plans import MAX_PLANS, NOT_READ, Plans
 from stubserver.serving.sending import event_stream, json_reply
 from stubserver.serving.start import request_id, start_generations
 from stubserver.serving.state import ServerState, server_state
-from stubserver.tokenizer.chat_template import render_chat
-
-C = TypeVar("C", bound=ChatFields)
 
 RESPONSE_ROLE = "assistant"
 
-Conversation = Sequence[Message]
-
 _ADAPTER = TypeAdapter(ChatCompletionRequest)
 _BATCH_ADAPTER = TypeAdapter(ChatCompletionBatchRequest)
-_CONVERSATION = TypeAdapter(list[Message])
-_CONVERSATIONS = TypeAdapter(Annotated[list[Annotated[list[Message], Field(min_length=1)]], Field(min_length=1)])
+_AS_IN_REQUESTS = ConfigDict(extra="allow")
+_CONVERSATION = TypeAdapter(list[ChatMessage], config=_AS_IN_REQUESTS)
+_CONVERSATIONS = TypeAdapter(
+    Annotated[list[Annotated[list[ChatMessage], Field(min_length=1)]], Field(min_length=1)], config=_AS_IN_REQUESTS
+)
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -82,8 +90,10 @@ class Plan:
     def __init__(self, state: ServerState, request: ChatFields) -> None:
         self.request = request
         self.model = state.find_model(request.model)
-        _check_tools(self.model, request)
-        _check_media(request)
+        check_tools(self.model, request)
+        self.options = _template_options(request)
+        check_template_trusted(self.model, self.options)
+        check_media(request)
         self.display = make_display(self.model, request, request.top_logprobs)
         self.engine_request = remembering(self._make_engine_request, MAX_PLANS)
 
@@ -96,41 +106,83 @@ class Plan:
 
 @dataclass(slots=True)
 class ChatAsked(Asked):
-    """A chat request, understood. conversations: a prompt each."""
+    """A chat request, understood. conversations: a prompt each, as the template gets them. roles: of the replies."""
 
     plan: Plan
-    conversations: Sequence[Conversation]
+    conversations: Sequence[Sequence[TemplateMessage]]
+    roles: Sequence[str]
+    batch: bool = False
 
 
 def understand(state: ServerState, body: Any) -> ChatAsked:
     """What the body of a chat request asks for. Raises RequestError for what can't be done."""
-    plan, messages = state.once(_make_plans).plan(body)
+    plan, messages = _planned(state.once(_make_plans), body)
     return _asked(plan, [messages])
 
 
 def understand_batch(state: ServerState, body: Any) -> ChatAsked:
     """What the body of a batch asks for. Raises RequestError for what can't be done."""
-    return _asked(*state.once(_make_batch_plans).plan(body))
+    plan, conversations = _planned(state.once(_make_batch_plans), body)
+    return _asked(plan, conversations, batch=True)
 
 
-def _asked(plan: Plan, conversations: Sequence[Conversation]) -> ChatAsked:
-    prompts = [_render_prompt(plan.model, plan.request, messages) for messages in conversations]
+def _planned(plans: Plans[Any, Plan], body: Any) -> tuple[Plan, Any]:
+    try:
+        return plans.plan(body)
+    except SchemaError as error:
+        error.problems = in_field_order(error.problems)
+        raise
+
+
+def _asked(plan: Plan, conversations: Sequence[Conversation], *, batch: bool = False) -> ChatAsked:
+    request, model = plan.request, plan.model
+    roles = [RESPONSE_ROLE if request.add_generation_prompt else _last_role(messages) for messages in conversations]
+    read = [read_messages(model, messages, plan.options) for messages in conversations]
+    prompts = [_render_prompt(plan, messages) for messages in read]
     engine_requests = [plan.engine_request(len(prompt.token_ids)) for prompt in prompts]
-    return ChatAsked(plan.model, prompts, engine_requests, plan, conversations)
+    return ChatAsked(model, prompts, engine_requests, plan, read, roles, batch)
+
+
+def _last_role(messages: Conversation) -> str:
+    return str(messages[-1]["role"]) if messages and isinstance(messages[-1], dict) else RESPONSE_ROLE
 
 
 def _make_plans(state: ServerState) -> Plans[ChatCompletionRequest, Plan]:
-    return Plans(_ADAPTER, "messages", partial(_read, _CONVERSATION), partial(Plan, state))
+    return Plans(_ADAPTER, "messages", _read_conversation, partial(Plan, state))
 
 
 def _make_batch_plans(state: ServerState) -> Plans[ChatCompletionBatchRequest, Plan]:
-    return Plans(_BATCH_ADAPTER, "messages", partial(_read, _CONVERSATIONS), partial(Plan, state))
+    return Plans(_BATCH_ADAPTER, "messages", _read_conversations, partial(_batch_plan, state))
 
 
-def _read(adapter: TypeAdapter[Any], messages: Any) -> Any:
+def _batch_plan(state: ServerState, request: ChatCompletionBatchRequest) -> Plan:
+    """Each conversation is a request of its own, but checked where only pydantic's text comes of it."""
+    state.find_model(request.model)
+    try:
+        fields = {**request.fields(), "messages": _ANY_CONVERSATION, "stream": False}
+        single = ChatCompletionRequest.model_validate(fields)
+    except PydanticError as error:
+        raise RequestError(str(error)) from None
+    return Plan(state, single)
+
+
+_ANY_CONVERSATION = [{"role": "user", "content": ""}]
+
+
+def _read_conversation(messages: Any) -> Any:
     """The messages, checked; what is wrong with them is said with the rest of the request."""
     try:
-        return adapter.validate_python(messages, from_attributes=True)
+        read = _CONVERSATION.validate_python(with_lists_of_calls(messages), from_attributes=True)
+        read_calls(read)
+    except (PydanticError, RequestError, RecursionError):
+        return NOT_READ
+    return read
+
+
+def _read_conversations(conversations: Any) -> Any:
+    """The same of a batch."""
+    try:
+        return _CONVERSATIONS.validate_python(conversations, from_attributes=True)
     except (PydanticError, RecursionError):
         return NOT_READ
 
@@ -142,8 +194,7 @@ class _Chat(NamedTuple):
     created: int
     asked: ChatAsked
     generations: Sequence[Generation]
-    role: str
-    echoed: Sequence[str]
+    echoed: Sequence[Any]
 
     @property
     def model(self) -> Model:
@@ -168,28 +219,22 @@ class _Part(NamedTuple):
 
 
 def _start(request: Request, body: Mapping[str, Any], asked: ChatAsked) -> _Chat:
-    fields, conversations = asked.plan.request, asked.conversations
-    role = RESPONSE_ROLE if fields.add_generation_prompt else conversations[0][-1].role
+    fields = asked.plan.request
     generations = start_generations(request.scope, body, asked)
     own_id = f"chatcmpl-{request_id(request, fields.request_id)}"
-    echoed = [_echoed(fields, messages, role) for messages in conversations]
-    return _Chat(own_id, int(time.time()), asked, generations, role, echoed)
+    echoed = [_echoed(fields, messages, role) for messages, role in zip(asked.conversations, asked.roles, strict=True)]
+    return _Chat(own_id, int(time.time()), asked, generations, echoed)
 
 
-def _check_tools(model: Model, parsed: ChatFields) -> None:
-    """Without a parser for the model's tool calls."""
-    settings, choice = model.settings, parsed.tool_choice
-    if choice == "auto" and not (settings.enable_auto_tool_choice and settings.tool_call_parser):
-        message = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
-        raise ValidationError(message)
-    required = isinstance(choice, NamedToolChoice) or choice == "required"
-    if required and not settings.tool_call_parser:
-        shown = f'function "{choice.function.name}"' if isinstance(choice, NamedToolChoice) else '"required"'
-        raise ValidationError(f"tool_choice={shown} requires --tool-call-parser to be set")
+class MediaFields(Protocol):
+    """What of a request says how media are loaded."""
+
+    media_io_kwargs: dict[str, dict[str, Any]] | None
+    mm_processor_kwargs: dict[str, Any] | None
 
 
-def _check_media(parsed: ChatFields) -> None:
-    """Unless it trusts its clients with them."""
+def check_media(parsed: MediaFields) -> None:
+    """Refuse them unless the server trusts its clients with them. Raises ValidationError."""
     for name, stage in (("mm_processor_kwargs", "preprocessing"), ("media_io_kwargs", "media loading")):
         if getattr(parsed, name):
             message = (
@@ -199,57 +244,29 @@ def _check_media(parsed: ChatFields) -> None:
             raise ValidationError(message, parameter=name)
 
 
-def _render_prompt(model: Model, parsed: ChatFields, messages: Sequence[Message]) -> Prompt:
+def _template_options(parsed: ChatFields) -> TemplateOptions:
+    given = parsed.chat_template_kwargs or {}
+    fields: dict[str, Any] = {
+        "add_generation_prompt": parsed.add_generation_prompt,
+        "continue_final_message": parsed.continue_final_message,
+        "documents": parsed.documents,
+        "reasoning_effort": parsed.reasoning_effort,
+    }
+    if parsed.reasoning_effort is not None and "enable_thinking" not in given:
+        fields["enable_thinking"] = parsed.reasoning_effort != "none"
+    tools = [tool.shown() for tool in parsed.tools] if parsed.tools is not None else None
+    return TemplateOptions(parsed.chat_template, given, fields, tools)
+
+
+def _render_prompt(plan: Plan, messages: Sequence[TemplateMessage]) -> Prompt:
     """The prompt that a conversation makes. Raises RequestError for what can't be rendered."""
+    parsed, model = plan.request, plan.model
     max_tokens, name = _max_tokens(parsed)
     truncation = Truncation(parsed.truncate_prompt_tokens, parsed.truncation_side)
-    template_kwargs = dict(parsed.chat_template_kwargs or {})
-    template = parsed.chat_template or template_kwargs.pop("chat_template", None)
-    if template is not None and not model.settings.trust_request_chat_template:
-        raise RequestError(
-            "Chat template is passed with request, but --trust-request-chat-template is not set. "
-            "Refused request with untrusted chat template."
-        )
-    text = render_chat(
-        model.tokenizer,
-        [template_message(model, message) for message in messages],
-        template=template,
-        add_generation_prompt=parsed.add_generation_prompt,
-        continue_final_message=parsed.continue_final_message,
-        tools=[tool.model_dump(exclude_unset=True) for tool in parsed.tools] if parsed.tools else None,
-        documents=parsed.documents,
-        template_kwargs=_with_reasoning_effort(parsed, template_kwargs),
-    )
     check_lengths(model, max_tokens or 0, truncation, name)
-    check_given(text)
+    text = render_messages(model, messages, plan.options)
     special = parsed.add_special_tokens
     return Renderer(model, max_tokens=max_tokens or 0, truncation=truncation, add_special_tokens=special).prompt(text)
-
-
-def template_message(model: Model, message: Message) -> dict[str, Any]:
-    """A message as the template gets it, the texts of its parts joined by newlines.
-
-    Raises ValidationError for a part that is no text.
-    """
-    shown = message.model_dump(exclude_unset=True)
-    if isinstance(message.content, list):
-        shown["content"] = "\n".join(_part_text(model, part) for part in message.content)
-    return shown
-
-
-def _part_text(model: Model, part: ContentPart | str) -> str:
-    if isinstance(part, str):
-        return part
-    if part.text is None:
-        raise RequestError(f"{model.name} is not a multimodal model")
-    return part.text
-
-
-def _with_reasoning_effort(parsed: ChatFields, template_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    if parsed.reasoning_effort is None:
-        return dict(template_kwargs)
-    thinking = {"reasoning_effort": parsed.reasoning_effort, "enable_thinking": parsed.reasoning_effort != "none"}
-    return {**thinking, **template_kwargs}
 
 
 def _max_tokens(parsed: ChatFields) -> tuple[int | None, str]:
@@ -275,14 +292,11 @@ def _params(model: Model, parsed: ChatFields, prompt_len: int) -> SamplingParams
     )
 
 
-def _echoed(parsed: ChatFields, messages: Sequence[Message], role: str) -> str:
-    """The last message's text, which echo puts in front if the reply continues its role."""
-    if not parsed.echo or messages[-1].role != role:
+def _echoed(parsed: ChatFields, messages: Sequence[TemplateMessage], role: str) -> Any:
+    """The last message's content, which echo puts in front if the reply continues its role."""
+    if not parsed.echo or messages[-1]["role"] != role:
         return ""
-    content = messages[-1].content or ""
-    if isinstance(content, str):
-        return content
-    return "\n".join(part if isinstance(part, str) else part.text or "" for part in content)
+    return messages[-1]["content"]
 
 
 def _parts(chat: _Chat) -> Iterator[_Part]:
@@ -385,7 +399,7 @@ def _opening_events(chat: _Chat) -> Iterator[dict[str, Any]]:
     for number in range(generation.params.n):
         yield {
             **_head(chat, "chat.completion.chunk"),
-            "choices": [_opening_choice(number, {"role": chat.role, "content": ""})],
+            "choices": [_opening_choice(number, {"role": chat.asked.roles[0], "content": ""})],
             "prompt_token_ids": prompt.token_ids if request.return_token_ids else None,
             "prompt_text": prompt.text if request.return_prompt_text else None,
         }
@@ -429,7 +443,8 @@ def _full_reply(chat: _Chat) -> dict[str, Any]:
         counts.add(part)
         folded.setdefault(part.number, []).append(part)
     first, prompt = chat.generations[0], chat.asked.prompts[0]
-    scored = first.params.prompt_logprobs is not None
+    one = not chat.asked.batch
+    scored = one and first.params.prompt_logprobs is not None
     return {
         **_head(chat, "chat.completion"),
         "choices": [_full_choice(chat, folded[number]) for number in sorted(folded)],
@@ -443,8 +458,8 @@ def _full_reply(chat: _Chat) -> dict[str, Any]:
             nulls=True,
         ),
         "prompt_logprobs": prompt_logprobs(first.prompt_logprobs) if scored else None,
-        "prompt_token_ids": prompt.token_ids if chat.request.return_token_ids else None,
-        "prompt_text": prompt.text if chat.request.return_prompt_text else None,
+        "prompt_token_ids": prompt.token_ids if one and chat.request.return_token_ids else None,
+        "prompt_text": prompt.text if one and chat.request.return_prompt_text else None,
         "kv_transfer_params": None,
         "ec_transfer_params": None,
         "metrics": None,
@@ -453,7 +468,7 @@ def _full_reply(chat: _Chat) -> dict[str, Any]:
 
 def _full_choice(chat: _Chat, parts: Sequence[_Part]) -> dict[str, Any]:
     last, request = parts[-1], chat.request
-    message = message_json(chat.role, [part.delta for part in parts])
+    message = message_json(chat.asked.roles[0], [part.delta for part in parts])
     echoed = chat.echoed[last.number // chat.generations[0].params.n]
     if echoed:
         message["content"] = echoed + (message["content"] or "")

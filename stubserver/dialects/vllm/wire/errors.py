@@ -75,7 +75,7 @@ def error_reply(error: RequestError) -> tuple[int, Any]:
     if isinstance(error, UnparsableBodyError):
         return 400, {"detail": "There was an error parsing the body"}
     status, kind = next(KINDS[base] for base in type(error).__mro__ if base in KINDS)
-    message, parameter = _message(error), error.parameter
+    message, parameter = _without_paths(_message(error)), error.parameter
     if isinstance(error, errors.SchemaError) and error.problems:
         parameter = _place(error.problems[0]["loc"])
     body = {"message": message, "type": kind, "param": parameter, "code": status}
@@ -92,6 +92,12 @@ def _message(error: RequestError) -> str:
     known = [("parameter", error.parameter), ("value", error.value)] if type(error) is errors.ValidationError else []
     named = ", ".join(f"{name}={part}" for name, part in known if part is not None)
     return f"{error.message} ({named})" if named else error.message
+
+
+def _without_paths(message: str) -> str:
+    for pattern, shown in _PATHS:
+        message = pattern.sub(shown, message)
+    return message.strip()
 
 
 def http_error(status: int, detail: str) -> Any:
@@ -118,8 +124,24 @@ def dead_reply(path: str) -> tuple[int, Any]:
 
 # Bodies that aren't of the schema -------------------------------------------------------------------------------------
 
-# Parts of a pydantic location that name a branch of a union, not a field that a client knows.
-_BRANCH = re.compile(r"[\[\](){}]|^(str|int|float|bool|bytes|list|dict|nullable|\w*(ResponseFormat|Request))$")
+# Parts of a pydantic location that name a branch of a union, not a field that a client knows; vLLM's list, and that
+# of the models that have their own validators there (and so brackets in their names). It takes the field `arguments`
+# for such a part, too.
+_BRANCH = re.compile(
+    r"[\[\](){}]|^(function-(wrap|after|before|plain)|json-or-python|lax-or-strict|chain|default|nullable|tagged-union"
+    r"|union|call|arguments|is-instance|is-subclass|callable|str|int|float|bool|bytes|bytearray|list|tuple|dict|set"
+    r"|frozenset|complex|none|nonetype)$",
+    re.IGNORECASE,
+)
+_MODEL = re.compile(r"^\w*(ResponseFormat|Request)$")
+
+# What looks like a path isn't told: vLLM 0.32.0, `serve/exception_handling/utils.py`. `models` stands in the recordings
+# for the folder that the model lay in.
+_PATHS = (
+    (re.compile(r" at 0x[0-9a-fA-F]+>"), ">"),
+    (re.compile(r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv|models)(?:/[\w.\-]+)+"), "<path>"),
+    (re.compile(r"(?:/[\w\-]+)+/[\w\-]+\.\w+"), "<path>"),
+)
 
 
 def _list(problems: Sequence[Mapping[str, Any]]) -> str:
@@ -139,7 +161,11 @@ def _line(problem: Mapping[str, Any]) -> str:
 
 
 def _place(loc: Sequence[int | str]) -> str:
-    return ".".join(["body", *(str(part) for part in loc if not _BRANCH.search(str(part)))])
+    return ".".join(["body", *(str(part) for part in loc if not _is_internal(str(part)))])
+
+
+def _is_internal(part: str) -> bool:
+    return bool(_BRANCH.search(part) or _MODEL.search(part))
 
 
 def _summary(value: Any) -> str:
