@@ -50,7 +50,7 @@ def _stages(generation: Generation) -> Iterator[tuple[str, Logits]]:
     model, terms = generation.model, generation.asked.terms
     logits = generation.logits(generation.request.prompt_token_ids, ())
     yield "script", logits
-    if terms.grammar:
+    if terms.grammar and generation.awaits is None:
         logits = Grammar(terms.grammar, model.grammar_tokens).apply(logits)
         yield "structured_outputs", logits
     state = terms.state(generation.request.prompt_token_ids, ())

@@ -14,6 +14,7 @@ from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
 from stubserver.engine.recorded import keep_to_recorded
 from stubserver.engine.terms import EngineRequest, Terms
+from stubserver.engine.waiting import Waiting
 from stubserver.errors import GenerationError, ValidationError
 from stubserver.memory import Memo
 from stubserver.sampling.logits import Logits
@@ -92,6 +93,12 @@ class Generation:
         """What was asked for."""
         return self.asked.params
 
+    @property
+    def awaits(self) -> Waiting | None:
+        """What has to come before the constraint holds; None if nothing has to."""
+        waiting = self.asked.waiting
+        return waiting if waiting and waiting.is_open(self.request.prompt_token_ids) else None
+
     def check(self) -> None:
         """Refuse what this model can't do. Raises RequestError. In a stream, the 200 has gone out by then."""
         self.asked.terms  # noqa: B018 - raises
@@ -140,6 +147,7 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
     rng = _make_rng(terms, index)
     forced = params.trace_decode_token_ids or (generation.forced[index] if index < len(generation.forced) else ())
     grammar = Grammar(terms.grammar, model.grammar_tokens) if terms.grammar else None
+    waiting = generation.awaits if grammar is not None else None
     detokenizer = model.tokenizer.detokenizer(prompt, skip_special_tokens=params.skip_special_tokens)
     # Without stop strings, text shows as it comes.
     shown = OutputText(params.stop, params.include_stop_str_in_output) if params.stop else None
@@ -151,7 +159,7 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
 
     while not generation.aborted:
         raw = next_logits(context)
-        if grammar is not None:
+        if grammar is not None and waiting is None:
             raw = grammar.apply(raw)
         # What is remembered is found without what it takes to make it.
         processed = None if raw.memo is None else raw.memo.processed.find(params)
@@ -166,7 +174,9 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
         reported = raw if terms.reports_raw else processed
         logprobs = [_report(terms, reported, token_id, output)] if terms.reported else None
         mask = [sampling_mask(processed)] if terms.returns_mask else None
-        if grammar is not None:
+        if waiting is not None:
+            waiting = None if token_id in waiting.ends else waiting
+        elif grammar is not None:
             grammar.accept(token_id)
         output.append(token_id)
 

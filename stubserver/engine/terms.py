@@ -8,6 +8,7 @@ from functools import cached_property
 from stubserver.engine.behaviour import Circumstances, Constraint
 from stubserver.engine.grammar import compile_constraint
 from stubserver.engine.model import Model
+from stubserver.engine.waiting import Waiting
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.stages import StepState
 
@@ -15,16 +16,24 @@ from stubserver.sampling.stages import StepState
 class EngineRequest:
     """What an endpoint asks of the engine, for a prompt of this length; one for requests that agree in all of it.
 
-    constraint: of structured outputs. The engine looks at it when it takes the request: `terms`.
+    constraint: of structured outputs. The engine looks at it when it takes the request: `terms`. waiting: what has to
+    come before it holds.
     """
 
     def __init__(
-        self, model: Model, params: SamplingParams, constraint: Constraint | None = None, *, prompt_len: int
+        self,
+        model: Model,
+        params: SamplingParams,
+        constraint: Constraint | None = None,
+        *,
+        prompt_len: int,
+        waiting: Waiting | None = None,
     ) -> None:
         self.model = model
         self.params = params
         self.constraint = constraint
         self.prompt_len = prompt_len
+        self.waiting = waiting
 
     @cached_property
     def terms(self) -> Terms:

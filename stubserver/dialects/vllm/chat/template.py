@@ -26,7 +26,7 @@ TRANSFORMERS_ARGUMENTS = frozenset(
         *("return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
     }
 )
-"""Those of `apply_chat_template`; what else a request brings reaches the template if that reads a variable so called."""
+"""Those of `apply_chat_template`. What else a request brings reaches a template that reads a variable so called."""
 
 
 class TemplateOptions(NamedTuple):
@@ -40,6 +40,12 @@ class TemplateOptions(NamedTuple):
     given: Mapping[str, Any]
     fields: Mapping[str, Any]
     tools: Sequence[Mapping[str, Any]] | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the template is told, the request's own fields before what it gives besides."""
+        own = {name: value for name, value in self.fields.items() if value not in UNSET}
+        return {"tools": self.tools, **self.given, **own}
 
 
 def check_template_trusted(model: Model, options: TemplateOptions) -> None:
@@ -61,8 +67,7 @@ def read_messages(model: Model, messages: Sequence[Any], options: TemplateOption
 
 def render_messages(model: Model, messages: Sequence[TemplateMessage], options: TemplateOptions) -> str:
     """The prompt that they make. Raises RequestError for what can't be rendered."""
-    arguments: dict[str, Any] = {"tools": options.tools, **options.given}
-    arguments |= {name: value for name, value in options.fields.items() if value not in UNSET}
+    arguments = options.arguments
     source = options.template or arguments.pop("chat_template", None) or model.tokenizer.chat_template
     arguments.pop("chat_template", None)
     for name in POSITIONAL:

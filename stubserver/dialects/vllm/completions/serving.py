@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stubserver.dialects.vllm.chat.reasoning import constraint_waiting
 from stubserver.dialects.vllm.completions.protocol import CompletionReply, CompletionRequest
 from stubserver.dialects.vllm.prompts import Renderer, Truncation, check_given, render_prompts
 from stubserver.dialects.vllm.protocol import requested_constraint
@@ -72,7 +73,8 @@ class Plan:
         """
         constraint = requested_constraint(self.request.structured_outputs, self.request.response_format)
         params = _params(self.model, self.request, prompt_len)
-        return EngineRequest(self.model, params, constraint, prompt_len=prompt_len)
+        waiting = constraint_waiting(self.model) if constraint else None
+        return EngineRequest(self.model, params, constraint, prompt_len=prompt_len, waiting=waiting)
 
 
 @dataclass(slots=True)
@@ -256,7 +258,9 @@ def _full_reply(completion: _Completion) -> dict[str, Any]:
         generated += len(part.token_ids)
         folded.setdefault(part.number, []).append(part)
     choices = [_full_choice(completion, _joined(folded[index])) for index in sorted(folded)]
-    details = COMPLETION_DETAILS if completion.asked.model.settings.enable_prompt_tokens_details else None
+    # Of a beam search nothing is known of the cache.
+    told = completion.asked.model.settings.enable_prompt_tokens_details and not completion.asked.plan.request.use_beam_search
+    details = COMPLETION_DETAILS if told else None
     return {
         **completion.head,
         "choices": choices,
