@@ -70,8 +70,12 @@ class Exchange:
         drawn = sampling.get("temperature") != 0 and not body.get("use_beam_search")
         if not drawn or self.path not in FORCED or self.response["status"] != 200:
             return []
+        choices = [choice for event in self._bodies() for choice in event.get("choices", ())]
+        if sampling.get("top_k") == 1 and (body.get("echo") or not all(map(_tells_its_tokens, choices))):
+            # With one token to choose from (but for ties) nothing is drawn.
+            return []
         forced: dict[int, list[int | str]] = {}
-        for choice in (choice for event in self._bodies() for choice in event.get("choices", ())):
+        for choice in choices:
             forced.setdefault(choice["index"], []).extend(self._tokens(choice))
         return [forced[index] for index in sorted(forced)]
 
@@ -85,11 +89,14 @@ class Exchange:
             pairs = [(entry["token"], entry["logprob"]) for entry in choice["logprobs"]["content"]]
         else:
             pairs = list(zip(choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"], strict=True))
-        if self.request["body"].get("echo"):
+        if self.request["body"].get("echo") and "content" not in choice["logprobs"]:
             pairs = pairs[-self.response["body"]["usage"]["completion_tokens"] :]
         tokenizer = Tokenizer.from_file(str(BIGRAM / "tokenizer.json"))
         tokens: list[int | str] = []
         for text, value in pairs:
+            if text.startswith("token_id:"):
+                tokens.append(int(text.removeprefix("token_id:")))
+                continue
             # A byte token has no text of its own; its value tells which one it was.
             tokens.append(text or self._token_of_value(value, tokens, tokenizer))
         return tokens
@@ -105,7 +112,8 @@ class Exchange:
     def _token_of_value(self, value: float, before: list[int | str], tokenizer: Tokenizer) -> int:
         """The token without a text of its own that has this value after the tokens `before` (or after the prompt)."""
         body = self.request["body"]
-        last = before[-1] if before else tokenizer.encode(body["prompt"]).ids[-1]
+        # A chat's prompt ends in a newline here.
+        last = before[-1] if before else tokenizer.encode(body.get("prompt", "\n")).ids[-1]
         last = tokenizer.encode(last).ids[0] if isinstance(last, str) else last
         row = np.load(BIGRAM / "logits.npz")["table"][last].astype(np.float64)
         if self.settings["logprobs_mode"].startswith("processed"):
@@ -121,6 +129,15 @@ class Exchange:
         if "events" in self.response:
             return [event for event in self.response["events"] if event != "[DONE]"]
         return [self.response["body"]]
+
+
+def _tells_its_tokens(choice: dict[str, Any]) -> bool:
+    """Whether a choice, or an event of it, has its ids or a text for each token; a stream's first has none."""
+    if choice.get("token_ids") is not None or "role" in choice.get("delta", {}):
+        return True
+    logprobs = choice["logprobs"] or {}
+    texts = logprobs.get("tokens", [entry["token"] for entry in logprobs.get("content", ())])
+    return bool(texts) and all(texts)
 
 
 def load_exchanges(folders: Iterable[Path]) -> Iterator[Exchange]:

@@ -76,7 +76,9 @@ def _told_apart(segments: Sequence[Segment], *, reasons: bool, calls: bool) -> I
     """The segments; those of a kind that nothing takes out are content, with the markup around them."""
     for place, segment in enumerate(segments):
         # Markup belongs to what it is around: to the part after it, or, at the end of one, before it.
-        near = [each.kind for each in segments[max(0, place - 1) : place + 2] if each.kind in ("reasoning", "tool_call")]
+        near = [
+            each.kind for each in segments[max(0, place - 1) : place + 2] if each.kind in ("reasoning", "tool_call")
+        ]
         kind = near[0] if segment.kind == "markup" and near else segment.kind
         taken = {"reasoning": reasons, "tool_call": calls}.get(kind, True)
         yield segment if taken else segment._replace(kind="content")

@@ -554,7 +554,7 @@ def _as_text(content: Any) -> str:
 
 
 def _full_finish_reason(chat: _Chat, last: _Part, *, called: bool) -> str | None:
-    """In a full reply calls end it by "tool_calls" even at the last token, if the model chose to; else as in a stream."""
+    """In a full reply a call that the model chose ends it by "tool_calls" even at its last token."""
     own = "stop" if last.finish_reason == "tool_calls" else last.finish_reason
     if called or (chat.request.tool_choice == "required" and own == "stop"):
         return "tool_calls"

@@ -69,7 +69,7 @@ def _calls_grammar(tools: Sequence[Tool], *, single: bool) -> str:
     for number, tool in enumerate(tools):
         name, rule = tool.function.name, f"arguments_{number}"
         tight = f'{json.dumps(_OPEN + _HEAD % name)} {rule} "}}{_CLOSE}"'
-        spaced = f'{json.dumps(_OPEN + chr(10) + _HEAD % name)} {rule} {json.dumps("}" + chr(10) + _CLOSE)}'
+        spaced = f"{json.dumps(_OPEN + chr(10) + _HEAD % name)} {rule} {json.dumps('}' + chr(10) + _CLOSE)}"
         rules += [f"tool_{number}: {tight} | {spaced}", f"{rule}: %json {json.dumps(_schema(tool))}"]
     return "\n".join(rules)
 

@@ -259,7 +259,10 @@ def _full_reply(completion: _Completion) -> dict[str, Any]:
         folded.setdefault(part.number, []).append(part)
     choices = [_full_choice(completion, _joined(folded[index])) for index in sorted(folded)]
     # Of a beam search nothing is known of the cache.
-    told = completion.asked.model.settings.enable_prompt_tokens_details and not completion.asked.plan.request.use_beam_search
+    told = (
+        completion.asked.model.settings.enable_prompt_tokens_details
+        and not completion.asked.plan.request.use_beam_search
+    )
     details = COMPLETION_DETAILS if told else None
     return {
         **completion.head,

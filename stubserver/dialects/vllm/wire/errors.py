@@ -35,6 +35,9 @@ KINDS: dict[type[RequestError], tuple[int, str]] = {
 }
 """Kind → (status, type); of a kind that isn't there, its base counts."""
 
+OWN_KINDS = (errors.UnscriptedError, errors.UnrecordedError, errors.UpstreamError, errors.GenerationError)
+"""Kinds whose words are stubserver's, for who writes tests: paths stay in them."""
+
 
 def _prompt_too_long(error: RequestError) -> str:
     length, limit = error.facts["length"], error.facts["limit"]
@@ -75,7 +78,9 @@ def error_reply(error: RequestError) -> tuple[int, Any]:
     if isinstance(error, UnparsableBodyError):
         return 400, {"detail": "There was an error parsing the body"}
     status, kind = next(KINDS[base] for base in type(error).__mro__ if base in KINDS)
-    message, parameter = _without_paths(_message(error)), error.parameter
+    message, parameter = _message(error), error.parameter
+    if not isinstance(error, OWN_KINDS):
+        message = _without_paths(message)
     if isinstance(error, errors.SchemaError) and error.problems:
         parameter = _place(error.problems[0]["loc"])
     body = {"message": message, "type": kind, "param": parameter, "code": status}
