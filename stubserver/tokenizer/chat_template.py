@@ -39,7 +39,7 @@ def render_chat(
     template: goes before the tokenizer's own. With `continue_final_message` the prompt ends where the last message's
     content ends. Raises ValidationError if there is no template, or the template refuses the messages.
     """
-    source = template or tokenizer.chat_template
+    source = tokenizer.chat_template if template is None else template
     if source is None:
         raise ValidationError(
             f"The tokenizer {tokenizer.name!r} has no chat template, and the request brings none.",

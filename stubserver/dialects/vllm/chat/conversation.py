@@ -80,7 +80,8 @@ def _read_message(message: Any, model_name: str, *, takes_parts: bool) -> Templa
     if isinstance(content, str):
         parts = [{"type": "text", "text": content}]
     if role == "system":
-        parts = _without_billing_header(parts)
+        # All of them are read, and so checked, before the first one is looked at.
+        parts = list(_without_billing_header(parts))
     read = [_read_part(part, model_name, takes_parts=takes_parts) for part in parts]
     kept = [part for part in read if part]
     joined = not takes_parts or (role == "tool" and all(_is_text(part) for part in kept))

@@ -16,11 +16,12 @@ class ToolCallDelta(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What a piece of text adds to the message; None adds nothing."""
+    """What a piece of text adds to the message; None adds nothing. hidden: reasoning isn't shown, but as null."""
 
     content: str | None = None
     reasoning: str | None = None
     tool_calls: Sequence[ToolCallDelta] = ()
+    hidden: bool = False
 
 
 class ToolCall(NamedTuple):
@@ -42,7 +43,7 @@ class Message(NamedTuple):
 def delta_json(delta: Delta) -> dict[str, Any]:
     """A delta as an event has it: only what is set."""
     shown: dict[str, Any] = {}
-    if delta.reasoning is not None:
+    if delta.reasoning is not None or delta.hidden:
         shown["reasoning"] = delta.reasoning
     if delta.content is not None or delta.tool_calls:
         shown["content"] = delta.content

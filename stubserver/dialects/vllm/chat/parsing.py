@@ -23,8 +23,8 @@ class Parsing(NamedTuple):
 
     on: whether any parser is. reasoning: the imitated one, if it is on. hermes: whether calls are looked for.
     scripted: whether the script stands behind a parser, and then which parts it takes out: reasons, calls.
-    passes: a call may be made, but isn't looked for. forced: a call was asked for. open: the prompt lets the model
-    reason. include_reasoning: whether the request wants to see it.
+    has_tools: whether there is a tool parser. forced: a call was asked for. include_reasoning: whether the request wants
+    to see it. last_only: only a reply's last piece counts, as in a batch that asks for a stream and gets none.
     """
 
     on: bool = False
@@ -36,10 +36,11 @@ class Parsing(NamedTuple):
     calls: bool = False
     forced: bool = False
     include_reasoning: bool = True
+    last_only: bool = False
 
 
 class ReplyParser:
-    """One choice's text, piece by piece. open: whether the prompt leaves the model to reason."""
+    """One choice's text, piece by piece. is_open: whether the prompt leaves the model to reason."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class ReplyParser:
 
     def feed(self, text: str, token_ids: Sequence[int], *, finished: bool) -> Delta | None:
         """What a piece adds to the message; None if it shows nothing."""
-        self._text += text
+        self._text = text if self._parsing.last_only else self._text + text
         if not self._parsing.on:
             return Delta(content=text)
         count = sum(token_id not in self._special for token_id in token_ids)
@@ -95,7 +96,7 @@ class ReplyParser:
             delta = self._read(text, count, finished=finished)
         if delta is None or self._parsing.include_reasoning:
             return delta
-        return delta._replace(reasoning=None) if delta.content or delta.tool_calls else None
+        return delta._replace(reasoning=None, hidden=True) if delta.content or delta.tool_calls else None
 
     def _read(self, text: str, count: int, *, finished: bool) -> Delta | None:
         if not self._is_open or self._reasoning is None:

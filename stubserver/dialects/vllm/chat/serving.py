@@ -87,17 +87,21 @@ async def create_batch_chat_completion(request: Request) -> Response:
 
 
 class Plan:
-    """What a request asks for, whatever its messages. Raises RequestError for what can't be done."""
+    """What a request asks for, whatever its messages. Raises RequestError for what can't be done.
 
-    def __init__(self, state: ServerState, request: ChatFields) -> None:
+    batch: the fields that each conversation of a batch is checked with, as a request of its own.
+    """
+
+    def __init__(self, state: ServerState, request: ChatFields, batch: Mapping[str, Any] | None = None) -> None:
         self.request = request
+        self.batch = batch
         self.model = state.find_model(request.model)
         check_tools(self.model, request)
         self.options = _template_options(request)
         check_template_trusted(self.model, self.options)
         check_media(request)
         self.display = make_display(self.model, request, request.top_logprobs)
-        self.parsing = _parsing(self.model, request, self.options)
+        self.parsing = _parsing(self.model, request, self.options, batch=batch is not None)
         self.engine_request = remembering(self._make_engine_request, MAX_PLANS)
 
     def _make_engine_request(self, prompt_len: int) -> EngineRequest:
@@ -134,7 +138,7 @@ def understand(state: ServerState, body: Any) -> ChatAsked:
 def understand_batch(state: ServerState, body: Any) -> ChatAsked:
     """What the body of a batch asks for. Raises RequestError for what can't be done."""
     plan, conversations = _planned(state.once(_make_batch_plans), body)
-    return _asked(plan, conversations, batch=True)
+    return _asked(plan, [_single(plan.batch or {}, messages).messages for messages in conversations], batch=True)
 
 
 def _planned(plans: Plans[Any, Plan], body: Any) -> tuple[Plan, Any]:
@@ -169,12 +173,16 @@ def _make_batch_plans(state: ServerState) -> Plans[ChatCompletionBatchRequest, P
 def _batch_plan(state: ServerState, request: ChatCompletionBatchRequest) -> Plan:
     """Each conversation is a request of its own, but checked where only pydantic's text comes of it."""
     state.find_model(request.model)
+    fields = request.fields()
+    return Plan(state, _single(fields, _ANY_CONVERSATION), fields)
+
+
+def _single(fields: Mapping[str, Any], messages: Any) -> ChatCompletionRequest:
+    """One conversation of a batch, checked. Raises RequestError with pydantic's text."""
     try:
-        fields = {**request.fields(), "messages": _ANY_CONVERSATION, "stream": False}
-        single = ChatCompletionRequest.model_validate(fields)
+        return ChatCompletionRequest.model_validate({**fields, "messages": messages})
     except PydanticError as error:
         raise RequestError(str(error)) from None
-    return Plan(state, single)
 
 
 _ANY_CONVERSATION = [{"role": "user", "content": ""}]
@@ -270,7 +278,7 @@ def _template_options(parsed: ChatFields) -> TemplateOptions:
     return TemplateOptions(parsed.chat_template, given, fields, tools)
 
 
-def _parsing(model: Model, parsed: ChatFields, options: TemplateOptions) -> Parsing:
+def _parsing(model: Model, parsed: ChatFields, options: TemplateOptions, *, batch: bool) -> Parsing:
     settings, calls_parsed = model.settings, parses_tools(model.settings)
     known_reasoning = not settings.reasoning_parser or settings.reasoning_parser in PARSERS
     imitated = known_reasoning and (not calls_parsed or settings.tool_call_parser == "hermes")
@@ -286,6 +294,7 @@ def _parsing(model: Model, parsed: ChatFields, options: TemplateOptions) -> Pars
         calls=looks_for_calls and bool(parsed.tools),
         forced=forces_a_call(parsed),
         include_reasoning=parsed.include_reasoning,
+        last_only=batch and bool(parsed.stream),
     )
 
 
@@ -498,7 +507,10 @@ def _full_reply(chat: _Chat) -> dict[str, Any]:
     settings = chat.model.settings
     folded: dict[int, list[_Part]] = {}
     for part in _parts(chat):
-        folded.setdefault(part.number, []).append(part)
+        kept = folded.setdefault(part.number, [])
+        if chat.asked.plan.parsing.last_only:
+            kept.clear()
+        kept.append(part)
     generated = sum(len(part.token_ids) for parts in folded.values() for part in parts)
     first, prompt = chat.generations[0], chat.asked.prompts[0]
     one = not chat.asked.batch

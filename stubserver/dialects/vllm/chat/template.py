@@ -14,7 +14,7 @@ from stubserver.errors import RequestError
 from stubserver.tokenizer.chat_template import read_template, render_chat
 
 UNSET = (None, "auto")
-"""Values of the request's own fields that leave a template's argument as it is."""
+"""Values that leave a template's argument as it is."""
 
 POSITIONAL = ("model_config", "tokenizer", "conversation")
 """Arguments of the function that vLLM hands them to, which can't be given twice."""
@@ -44,8 +44,10 @@ class TemplateOptions(NamedTuple):
     @property
     def arguments(self) -> dict[str, Any]:
         """What the template is told, the request's own fields before what it gives besides."""
-        own = {name: value for name, value in self.fields.items() if value not in UNSET}
-        return {"tools": self.tools, **self.given, **own}
+        told = {"tools": self.tools}
+        for each in (self.given, self.fields):
+            told |= {name: value for name, value in each.items() if value not in UNSET}
+        return told
 
 
 def check_template_trusted(model: Model, options: TemplateOptions) -> None:
@@ -68,8 +70,10 @@ def read_messages(model: Model, messages: Sequence[Any], options: TemplateOption
 def render_messages(model: Model, messages: Sequence[TemplateMessage], options: TemplateOptions) -> str:
     """The prompt that they make. Raises RequestError for what can't be rendered."""
     arguments = options.arguments
-    source = options.template or arguments.pop("chat_template", None) or model.tokenizer.chat_template
-    arguments.pop("chat_template", None)
+    given = arguments.pop("chat_template", None)
+    if given is None or options.template:
+        given = options.template or model.tokenizer.chat_template
+    source = _checked_template(given)
     for name in POSITIONAL:
         if name in arguments:
             raise RequestError(f"safe_apply_chat_template() got multiple values for argument {name!r}")
@@ -78,6 +82,15 @@ def render_messages(model: Model, messages: Sequence[TemplateMessage], options: 
     if not any(quoted in source for quoted in ('"developer"', "'developer'")):
         messages = without_developers(messages)
     return render_chat(model.tokenizer, messages, template=source, **_sorted_out(source, arguments))
+
+
+def _checked_template(template: Any) -> str | None:
+    """Raises RequestError for what is no text, in Python's and Jinja's words."""
+    if template is None or isinstance(template, str):
+        return template
+    if isinstance(template, list | dict):
+        raise RequestError(f"unhashable type: '{type(template).__name__}'")
+    raise RequestError("Can't compile non template nodes")
 
 
 def _sorted_out(source: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,11 +105,16 @@ def _sorted_out(source: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise RequestError("`return_assistant_tokens_mask=True` requires `return_dict=True` and `tokenize=True`")
     variables = read_template(source).variables - TRANSFORMERS_ARGUMENTS
     own = {name: value for name, value in arguments.items() if name in variables}
+    begins, continues = bool(arguments.get("add_generation_prompt")), bool(arguments.get("continue_final_message"))
+    tools, documents = arguments.get("tools"), arguments.get("documents")
+    if not (begins and continues):
+        # Those two together are refused first, when it comes to rendering.
+        tools, documents = _checked_tools(tools), _checked_documents(documents)
     return {
-        "add_generation_prompt": bool(arguments.get("add_generation_prompt")),
-        "continue_final_message": bool(arguments.get("continue_final_message")),
-        "tools": _checked_tools(arguments.get("tools")),
-        "documents": _checked_documents(arguments.get("documents")),
+        "add_generation_prompt": begins,
+        "continue_final_message": continues,
+        "tools": tools,
+        "documents": documents,
         "template_kwargs": own,
     }
 
