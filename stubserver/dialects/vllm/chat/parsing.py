@@ -23,8 +23,8 @@ class Parsing(NamedTuple):
 
     on: whether any parser is. reasoning: the imitated one, if it is on. hermes: whether calls are looked for.
     scripted: whether the script stands behind a parser, and then which parts it takes out: reasons, calls.
-    has_tools: whether there is a tool parser. forced: a call was asked for. include_reasoning: whether the request wants
-    to see it. last_only: only a reply's last piece counts, as in a batch that asks for a stream and gets none.
+    has_tools: whether there is a tool parser. forced: a call was asked for. include_reasoning: whether the request
+    wants to see it. last_only: only a reply's last piece counts, as in a batch that asks for a stream and gets none.
     """
 
     on: bool = False

@@ -57,7 +57,7 @@ WORDS: dict[Code, Words] = {
     "empty_prompt": lambda error: "The decoder prompt cannot be empty",
     "unknown_token": lambda error: f"Token id {error.value} is out of vocabulary",
     "prompt_too_long": _prompt_too_long,
-    "not_finite": lambda error: f"Out of range float values are not JSON compliant: {error.value}",
+    "not_finite": lambda error: "Out of range float values are not JSON compliant",
     # The words of `tokenizers`, handed on.
     "not_text": lambda error: "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]",
     "no_chat_template": lambda error: (
