@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -26,10 +26,7 @@ from stubserver.errors import GenerationError, ScriptError, SettingsError
 from stubserver.faults.active import ActiveFaults
 from stubserver.faults.fault import Fault
 from stubserver.faults.middleware import FaultMiddleware
-from stubserver.journal.journal import Journal
-from stubserver.journal.middleware import JournalMiddleware
 from stubserver.keys.document import Document
-from stubserver.playback.player import PlaybackMiddleware, open_player
 from stubserver.playback.recorded import RecordedMiddleware
 from stubserver.profiles.middleware import ProfileMiddleware
 from stubserver.sampling.processors import CustomProcessor
@@ -42,6 +39,11 @@ from stubserver.serving.dispatch import DispatchMiddleware, http_error_reply, ma
 from stubserver.serving.openapi import describe
 from stubserver.serving.sending import json_reply
 from stubserver.serving.state import ServerState
+from stubserver.serving.wire import Wire
+
+if TYPE_CHECKING:
+    from stubserver.journal.journal import Journal
+    from stubserver.playback.player import Player
 
 logger = logging.getLogger("stubserver")
 
@@ -59,36 +61,36 @@ def create_app(script: ScriptSource = None, *, dialect: Dialect = VLLM, **settin
     return build_app(load_script(script), load_script, dialect)
 
 
-class Served(NamedTuple):
+class ModelSetup(NamedTuple):
     """One model to be served: its settings, every source of them counted, and what it says."""
 
     settings: Settings
     loaded: LoadedScript
 
 
-def load(script: ScriptSource, *, flags: Mapping[str, Any], environ: Mapping[str, str]) -> list[Served]:
+def load(script: ScriptSource, *, flags: Mapping[str, Any], environ: Mapping[str, str]) -> list[ModelSetup]:
     """The models of what was given, at least one. Raises ConfigError."""
     given = resolve_settings(flags, environ, {})
     chosen = given.tokenizer if "tokenizer" in given.model_fields_set else None
     models = load_models(script, tokenizer=chosen)
     if len(models) > 1 and "served_model_name" in given.model_fields_set:
         raise SettingsError("--served-model-name: the script serves several models, and each names itself")
-    return [Served(resolve_settings(flags, environ, each.settings, each.source), each) for each in models]
+    return [ModelSetup(resolve_settings(flags, environ, each.settings, each.source), each) for each in models]
 
 
-LoadScript = Callable[[ScriptSource], Sequence[Served]]
+LoadScript = Callable[[ScriptSource], Sequence[ModelSetup]]
 """Loads another script with the flags and the environment that this one was loaded with."""
 
 
-def build_app(served: Sequence[Served], load_script: LoadScript, dialect: Dialect = VLLM) -> Starlette:
+def build_app(served: Sequence[ModelSetup], load_script: LoadScript, dialect: Dialect = VLLM) -> Starlette:
     """The app that serves these models; the server's own settings are those of the first. Raises SettingsError."""
     settings = served[0].settings
     controls = Controls(
         dialect,
         ServerState(settings, build_models(served, dialect)),
         ActiveFaults(served[0].loaded.faults),
-        Journal(settings.journal_size) if settings.journal else None,
-        open_player(settings, dialect.wire),
+        _open_journal(settings),
+        _open_player(settings, dialect.wire),
         partial(_load_models, settings, load_script, dialect),
     )
     endpoints = (*dialect.endpoints, *control_endpoints(controls))
@@ -106,6 +108,24 @@ def build_app(served: Sequence[Served], load_script: LoadScript, dialect: Dialec
     return app
 
 
+def _open_journal(settings: Settings) -> Journal | None:
+    """The journal that the settings ask for; it and the player are loaded where there is one, for a quick start."""
+    if not settings.journal:
+        return None
+    from stubserver.journal.journal import Journal
+
+    return Journal(settings.journal_size)
+
+
+def _open_player(settings: Settings, wire: Wire) -> Player | None:
+    """The player that the settings ask for. Raises SettingsError and CassetteError."""
+    if not settings.cassette and settings.record_mode == "none" and settings.cassette_on_miss != "upstream":
+        return None
+    from stubserver.playback.player import open_player
+
+    return open_player(settings, wire)
+
+
 def _middleware(controls: Controls) -> list[Middleware]:
     """What a request passes before it gets to its route, the outermost first."""
     dialect, served, settings = controls.dialect, controls.served, controls.served.settings
@@ -115,12 +135,16 @@ def _middleware(controls: Controls) -> list[Middleware]:
         guarded = (*dialect.guarded, CONTROL_PREFIX.rstrip("/"))
         layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_key, guarded=guarded))
     if controls.journal is not None:
+        from stubserver.journal.middleware import JournalMiddleware
+
         layers.append(Middleware(JournalMiddleware, journal=controls.journal, wire=wire))
     places = dialect.parameter_places
     layers.append(Middleware(ProfileMiddleware, served=served, paths=generating, places=places, wire=wire))
     layers.append(Middleware(FaultMiddleware, active=controls.faults, served=served, wire=wire, generating=generating))
     layers.append(Middleware(RecordedMiddleware, served=served))
     if controls.player is not None:
+        from stubserver.playback.player import PlaybackMiddleware
+
         layers.append(Middleware(PlaybackMiddleware, player=controls.player))
     return layers
 
@@ -137,7 +161,7 @@ def _load_models(
     return build_models(served, dialect), loaded.faults
 
 
-def build_models(served: Sequence[Served], dialect: Dialect) -> list[Model]:
+def build_models(served: Sequence[ModelSetup], dialect: Dialect) -> list[Model]:
     """The models that scripts and settings make. Raises SettingsError."""
     return [build_model(*each, dialect) for each in served]
 

@@ -18,7 +18,7 @@ from stubserver.errors import ConfigError, SettingsError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from stubserver.app import Served
+    from stubserver.app import ModelSetup
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,7 +115,7 @@ def cassette(arguments: dict[str, Any]) -> int:
 COMMANDS = {"serve": serve, "record": record, "cassette": cassette}
 
 
-def _about(model: Served) -> str:
+def _about(model: ModelSetup) -> str:
     settings, loaded = model
     return (
         f"model {settings.served_model_name[0]}, tokenizer {loaded.tokenizer.name} "

@@ -42,17 +42,22 @@ def switched_off() -> Iterator[None]:
 
 
 class Memo(dict[K, V]):
-    """Results by their key: the `most` that were used last. None is no result."""
+    """Results by their key: the `most` that were used last. None is no result.
 
-    __slots__ = ("_most",)
+    forgotten: is told of the key whose result had to make room.
+    """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    __slots__ = ("_forgotten", "_half", "_most")
+
+    def __init__(self, most: int, forgotten: Callable[[K], None] | None = None) -> None:
+        self._most, self._half = most, most // 2
+        self._forgotten = forgotten
 
     def find(self, key: K) -> V | None:
         """The result; None if there is none (any more)."""
         found = self.get(key)
-        if found is not None and len(self) > 1:
+        # Where there is much room, the order of use doesn't matter yet, and keeping it would cost more than finding.
+        if len(self) > self._half and found is not None:
             del self[key]  # to stand behind all others
             self[key] = found
         return found
@@ -62,7 +67,10 @@ class Memo(dict[K, V]):
         if not _on:
             return
         if len(self) >= self._most and key not in self:
-            del self[next(iter(self))]
+            oldest = next(iter(self))
+            del self[oldest]
+            if self._forgotten is not None:
+                self._forgotten(oldest)
         self[key] = result
 
 

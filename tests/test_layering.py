@@ -152,3 +152,21 @@ def test_the_app_loads_grammars_and_templates_later() -> None:
     loaded = loaded_by("stubserver.app")
     assert "starlette" in loaded
     assert loaded & LOADS_LATER == set()
+
+
+def test_the_app_loads_few_of_its_own_rooms() -> None:
+    """What a request may never need comes with the first that does: a start is to be quick."""
+    code = "import sys, stubserver.app; print(*(name for name in sys.modules if name.startswith('stubserver.')))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    later = {
+        "stubserver.control.handlers",
+        "stubserver.dialects.vllm.chat.serving",
+        "stubserver.dialects.vllm.completions.serving",
+        "stubserver.dialects.vllm.structured_outputs",
+        "stubserver.engine.grammar.tokens",
+        "stubserver.faults.answering",
+        "stubserver.journal.journal",
+        "stubserver.playback.player",
+    }
+    assert later <= set(modules())
+    assert later & set(run.stdout.split()) == set()

@@ -17,6 +17,7 @@ from stubserver.memory import Memo, remembered, remembering
 PACKAGE = Path(stubserver.__file__).parent
 
 OTHER_CACHES = {
+    "engine/grammar/xgrammar/bindings.py": "a compiled module, which a process can load once",
     "tokenizer/hf.py": "the built-in tokenizer: data of the package, read once",
 }
 """File → why it has a cache outside of the room."""

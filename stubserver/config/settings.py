@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic import ValidationError as PydanticError
 
 from stubserver.config.profile import Profile, ProfileSetting
@@ -57,6 +57,25 @@ class GenerationDefaults(BaseModel):
     max_new_tokens: int | None = Field(default=None, ge=1)
 
 
+class StructuredOutputsConfig(BaseModel):
+    """How structured outputs are made. `auto`: xgrammar, and guidance for what vLLM knows that xgrammar can't do."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    backend: Literal["auto", "xgrammar", "guidance"] = "auto"
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+
+    @model_validator(mode="after")
+    def _check_backend(self) -> Self:
+        """Refuse what vLLM has for other backends only."""
+        if self.disable_any_whitespace and self.backend == "auto":
+            raise ValueError("disable_any_whitespace is only supported for xgrammar and guidance backends.")
+        if self.disable_additional_properties and self.backend != "guidance":
+            raise ValueError("disable_additional_properties is only supported for the guidance backend.")
+        return self
+
+
 class Settings(BaseModel):
     """How the server behaves. The script says what the model says."""
 
@@ -96,6 +115,11 @@ class Settings(BaseModel):
         GenerationDefaults(),
         description="Defaults for requests that leave a field out: temperature, top_k, top_p, min_p, "
         "repetition_penalty, presence_penalty, frequency_penalty; `max_new_tokens` also caps max_tokens.",
+    )
+    structured_outputs_config: Annotated[StructuredOutputsConfig, BeforeValidator(_json_object)] = Field(
+        StructuredOutputsConfig(),
+        description="How structured outputs are made: `backend` (auto, xgrammar or guidance), "
+        "`disable_any_whitespace`, `disable_additional_properties`; see docs/structured-outputs.md.",
     )
     logits_processors: Names = Field(
         (),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stubserver.engine.model import Model
 from stubserver.faults.active import ActiveFaults
 from stubserver.faults.fault import Fault
-from stubserver.journal.journal import Journal
-from stubserver.playback.player import Player
 from stubserver.serving.dialect import Dialect
 from stubserver.serving.state import ServerState
+
+if TYPE_CHECKING:  # each is loaded where there is one
+    from stubserver.journal.journal import Journal
+    from stubserver.playback.player import Player
 
 LoadModels = Callable[[Any], tuple[Sequence[Model], Sequence[Fault]]]
 """A script, in any form that create_app takes, → its models, and the faults of the server. Raises ConfigError."""

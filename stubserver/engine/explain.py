@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stubserver.engine.generate import Generation, process
-from stubserver.engine.grammar import Grammar
 from stubserver.engine.label_values import LabelValue, label_values, labels_asked
 from stubserver.sampling.logits import Logits
 
@@ -47,11 +46,12 @@ def explain(generation: Generation, top: int) -> Explanation:
 
 def _stages(generation: Generation) -> Iterator[tuple[str, Logits]]:
     """(stage, the row after it), in the order in which they are run; those that change nothing too."""
-    model, terms = generation.model, generation.asked.terms
+    terms = generation.asked.terms
     logits = generation.logits(generation.request.prompt_token_ids, ())
     yield "script", logits
-    if terms.grammar and generation.awaits is None:
-        logits = Grammar(terms.grammar, model.grammar_tokens).apply(logits)
+    grammar = None if generation.awaits else terms.start_grammar()
+    if grammar is not None:
+        logits = grammar.apply(logits)
         yield "structured_outputs", logits
     state = terms.state(generation.request.prompt_token_ids, ())
     process(terms, logits, state)  # only for its error, if a custom processor fails

@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from stubserver.engine.grammar import Grammar
 from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
 from stubserver.engine.recorded import keep_to_recorded
@@ -25,7 +24,6 @@ from stubserver.sampling.logprobs import (
     gather_token_ids,
     gather_top,
 )
-from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.sampler import draw, make_rng
 from stubserver.sampling.sampling_mask import sampling_mask
 from stubserver.sampling.stages import StepState, process_logits
@@ -81,17 +79,16 @@ class Generation:
     ) -> None:
         self.asked = asked
         self.model = asked.model
+        self.params = asked.params
         self.request = request
-        self.answer, self.notes = keep_to_recorded(answer, request, asked, forced)
+        self.answer = answer
+        self.notes: list[str] | None = None
+        if asked.keeps_to_recorded:
+            self.answer, self.notes = keep_to_recorded(answer, request, asked, forced)
         self.forced = forced
         self.tokenized = tokenized
         self.record = record
         self.aborted = False
-
-    @property
-    def params(self) -> SamplingParams:
-        """What was asked for."""
-        return self.asked.params
 
     @property
     def awaits(self) -> Waiting | None:
@@ -146,7 +143,7 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
     model, params, prompt = terms.model, terms.params, request.prompt_token_ids
     rng = _make_rng(terms, index)
     forced = params.trace_decode_token_ids or (generation.forced[index] if index < len(generation.forced) else ())
-    grammar = Grammar(terms.grammar, model.grammar_tokens) if terms.grammar else None
+    grammar = terms.start_grammar()
     waiting = generation.awaits if grammar is not None else None
     detokenizer = model.tokenizer.detokenizer(prompt, skip_special_tokens=params.skip_special_tokens)
     # Without stop strings, text shows as it comes.
@@ -177,7 +174,7 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
         if waiting is not None:
             waiting = None if token_id in waiting.ends else waiting
         elif grammar is not None:
-            grammar.accept(token_id)
+            grammar.accept(token_id, is_forced=len(output) < len(forced))
         output.append(token_id)
 
         finish_reason, stop_reason = _ending(terms, token_id, is_last=len(output) >= room)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.params import SamplingParams
-from stubserver.tokenizer.protocol import Tokenizer
+from stubserver.tokenizer.base import Tokenizer
 
 MAX_LABELS = 128
 """How many of the tokens that a request names are looked at."""

@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stubserver.config.settings import Settings
 from stubserver.engine.behaviour import Behaviour
-from stubserver.engine.grammar import GrammarTokens
 from stubserver.engine.stats import Stats
 from stubserver.sampling.processors import CustomProcessor
 from stubserver.script.context import Script
 from stubserver.script.embeddings import Embeddings
 from stubserver.tokenizer.hf import HFTokenizer
+
+if TYPE_CHECKING:
+    from stubserver.engine.grammar.tokens import GrammarTokens
 
 
 @dataclass(eq=False)
@@ -39,8 +41,10 @@ class Model:
 
     def reset(self) -> None:
         """Counters and seeds as at start."""
-        self._seeds = np.random.Generator(np.random.PCG64(self.settings.seed % 2**128))
+        self._seeds: np.random.Generator | None = None
         self.stats = Stats(self.settings.max_model_len, self.behaviour.finish_reasons)
+        if "grammar_tokens" in self.__dict__:
+            self.grammar_tokens.backend = None
 
     @cached_property
     def name(self) -> str:
@@ -69,7 +73,9 @@ class Model:
 
     @cached_property
     def grammar_tokens(self) -> GrammarTokens:
-        """For structured outputs."""
+        """For structured outputs; loaded with the first of them, as all grammars are."""
+        from stubserver.engine.grammar.tokens import GrammarTokens
+
         return GrammarTokens(self.tokenizer, self.vocab_size)
 
     @cached_property
@@ -80,4 +86,6 @@ class Model:
 
     def next_seed(self) -> int:
         """For a choice whose request has no seed: another one each time, the same series in every run of the server."""
+        if self._seeds is None:  # not at start: numpy.random is slow to load
+            self._seeds = np.random.Generator(np.random.PCG64(self.settings.seed % 2**128))
         return int(self._seeds.integers(2**63))

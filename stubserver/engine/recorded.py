@@ -15,17 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from stubserver.engine.terms import EngineRequest
 from stubserver.errors import UnrecordedError
+from stubserver.memory import remembered
 from stubserver.sampling.logits import Logits
 from stubserver.sampling.logprobs import LogprobsMode
 from stubserver.sampling.params import SamplingParams
 from stubserver.script.context import Answer, Context, Recorded, ScriptRequest
-from stubserver.tokenizer.protocol import Tokenizer
+from stubserver.tokenizer.base import Tokenizer
 
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 
@@ -81,15 +81,12 @@ def keep_to_recorded(
     request: ScriptRequest,
     asked: EngineRequest,
     forced: Sequence[Sequence[int]],
-) -> tuple[Answer, list[str] | None]:
+) -> tuple[Answer, list[str]]:
     """(the answer, checked with every row that it gives; a list that says what the values rest on, empty if exact).
 
-    The answer itself and None where the model's values may rest on anything. Raises UnrecordedError, by what the first
-    row and the request tell; the checked answer raises it too.
+    Raises UnrecordedError, by what the first row and the request tell; the checked answer raises it too.
     """
     model, params, settings = asked.model, asked.params, asked.model.settings
-    if settings.unrecorded == "allow":
-        return answer, None
     kind, value = asked.constraint or (None, ())
     labels = [label for label in value if label] if kind == "choice" else []
     starts = [model.tokenizer.encode(label, add_special_tokens=False)[0] for label in labels]
@@ -159,7 +156,7 @@ def count_known_top(recorded: Recorded | None, row: Logits, position: int) -> in
     return int((probs >= 1 - probs.sum()).sum())
 
 
-@lru_cache(maxsize=64)
+@remembered(most=64)
 def recorded_ids(row: Logits) -> frozenset[int]:
     """The tokens of a row that were recorded: all whose value isn't the one that the others share."""
     values, counts = np.unique(row.values, return_counts=True)

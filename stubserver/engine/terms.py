@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from stubserver.engine.behaviour import Circumstances, Constraint
-from stubserver.engine.grammar import compile_constraint
+from stubserver.engine.behaviour import Circumstances, RequestedConstraint
+from stubserver.engine.grammar.constraint import Constraint
 from stubserver.engine.model import Model
 from stubserver.engine.waiting import Waiting
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.stages import StepState
+
+if TYPE_CHECKING:
+    from stubserver.engine.grammar.matching import Grammar
 
 
 class EngineRequest:
     """What an endpoint asks of the engine, for a prompt of this length; one for requests that agree in all of it.
 
     constraint: of structured outputs. The engine looks at it when it takes the request: `terms`. waiting: what has to
-    come before it holds.
+    come before it holds. keeps_to_recorded: whether values may rest on nothing but what was recorded, or have to say
+    so.
     """
 
     def __init__(
         self,
         model: Model,
         params: SamplingParams,
-        constraint: Constraint | None = None,
+        constraint: RequestedConstraint | None = None,
         *,
         prompt_len: int,
         waiting: Waiting | None = None,
@@ -34,6 +39,7 @@ class EngineRequest:
         self.constraint = constraint
         self.prompt_len = prompt_len
         self.waiting = waiting
+        self.keeps_to_recorded = model.settings.unrecorded != "allow"
 
     @cached_property
     def terms(self) -> Terms:
@@ -42,7 +48,9 @@ class EngineRequest:
         circumstances = Circumstances(model.settings, model.vocab_size, self.constraint, self.prompt_len)
         for check in behaviour.checks:
             check(self.params, circumstances)
-        grammar = compile_constraint(*self.constraint) if self.constraint else None
+        grammar = None
+        if self.constraint is not None:
+            grammar = behaviour.compile_constraint(*self.constraint, model.settings)
         for check in behaviour.late_checks:
             check(self.params, circumstances)
         return Terms(model, behaviour.adapt(self.params, circumstances), grammar)
@@ -62,7 +70,7 @@ class Terms:
         *("returns_mask", "stages", "stop_reasons"),
     )
 
-    def __init__(self, model: Model, params: SamplingParams, grammar: str | None = None) -> None:
+    def __init__(self, model: Model, params: SamplingParams, grammar: Constraint | None = None) -> None:
         behaviour, eos = model.behaviour, model.tokenizer.eos_token_id
         self.model = model
         self.params = params
@@ -78,6 +86,14 @@ class Terms:
             self.stop_reasons[eos] = None
         wanted = tuple(params.logprob_token_ids or ())
         self.reported = (self.mode, params.logprobs, wanted) if params.wants_logprobs else None
+
+    def start_grammar(self) -> Grammar | None:
+        """One choice's way through the constraint, if there is one."""
+        if self.grammar is None:
+            return None
+        from stubserver.engine.grammar.matching import Grammar
+
+        return Grammar(self.grammar, self.model.grammar_tokens, self.ending_token_ids)
 
     def state(self, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int]) -> StepState:
         """What the stages may know of a step after these tokens."""

@@ -1,81 +1,32 @@
-"""Between the outside and the routes: chooses the faults of a request, and lets its reply out through them."""
+"""Between the outside and the routes: stands aside unless a fault may befall the request."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Collection, Sequence
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Awaitable, Collection
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stubserver.asgi import CONTROL_PREFIX, find_header, json_object, read_body, replaying
-from stubserver.engine.generate import Generation
-from stubserver.engine.model import Model
-from stubserver.errors import ScriptError, ValidationError
+from stubserver.asgi import CONTROL_PREFIX, find_header
 from stubserver.faults.active import ActiveFaults
-from stubserver.faults.fault import Fault, load_faults
-from stubserver.faults.in_place import dead_engine
-from stubserver.faults.outgoing import OutgoingReply
-from stubserver.faults.reply_faults import ReplyFaults
-from stubserver.faults.selection import AnsweredPrompts, FaultSelection
-from stubserver.sampling.params import SamplingParams
-from stubserver.script.context import Answer, ScriptRequest
-from stubserver.serving.fault_effects import SCOPE_KEY, FaultEffect
-from stubserver.serving.observers import observe
+from stubserver.serving.state import ServerState
 from stubserver.serving.wire import Wire
 
-HEADER = "X-Stub-Faults"
-"""The header with which a request brings faults of its own: a JSON list."""
+if TYPE_CHECKING:
+    from stubserver.faults.answering import FaultyApp
 
-_HEADER = HEADER.lower().encode()
-
-
-class Served(Protocol):
-    """What has to be known of what is served."""
-
-    @property
-    def rules_have_faults(self) -> bool:
-        """Whether there are faults on rules."""
-        ...
-
-    @property
-    def default_model(self) -> str:
-        """The name of the model that a request means which names none."""
-        ...
-
-    def decode(self, model: Any, token_id: int) -> str:
-        """A token's text; `model` is what a reply says of itself."""
-        ...
-
-
-class _Answers:
-    """An observer that remembers what the script said to each prompt of a request."""
-
-    def __init__(self) -> None:
-        self.answers: AnsweredPrompts = []
-
-    def asked(self, model: Model, request: ScriptRequest, params: SamplingParams) -> None:
-        """Of no interest."""
-
-    def answered(self, request: ScriptRequest, answer: Answer) -> None:
-        """Remember it."""
-        self.answers.append((request, answer))
-
-    def started(self, generation: Generation) -> None:
-        """Of no interest."""
+_HEADER = b"x-stub-faults"
 
 
 class FaultMiddleware:
-    """Lets replies out as the faults have it; stands aside if there are none.
+    """What replies go out by is loaded with the first request that a fault may befall.
 
     generating: the paths where faults act that name none.
     """
 
     def __init__(
-        self, app: ASGIApp, active: ActiveFaults, served: Served, wire: Wire, generating: Collection[str]
+        self, app: ASGIApp, active: ActiveFaults, served: ServerState, wire: Wire, generating: Collection[str]
     ) -> None:
         self._app = app
         self._active = active
@@ -89,66 +40,10 @@ class FaultMiddleware:
         idle = header is None and self._active.is_empty and not self._served.rules_have_faults
         if idle or scope["type"] != "http" or scope["path"].startswith(CONTROL_PREFIX):
             return self._app(scope, receive, send)
-        if self._active.killer is not None:
-            self._report(scope, FaultEffect(self._active.killer.describe(), "server", _line(scope), changed=True))
-            return dead_engine(self._wire)(scope, receive, send)
-        try:
-            own = _read_header(header) if header is not None else ()
-        except ScriptError as error:
-            status, body = self._wire.error_reply(ValidationError(str(error)))
-            return JSONResponse(body, status)(scope, receive, send)
-        return self._answer(own, scope, receive, send)
+        return self._faulty.answer(scope, receive, send, header)
 
-    async def _answer(self, own: Sequence[Fault], scope: Scope, receive: Receive, send: Send) -> None:
-        faults = ReplyFaults(self._wire, self._served.decode, _line(scope), partial(self._report, scope))
-        selection = FaultSelection(self._active, faults, scope["path"], own, self._generating)
-        body = b""
-        if selection.needs_body:
-            body = await read_body(receive)
-            receive = replaying(body, receive)
-        selection.before_handler(self._request(scope, body))
-        heard = _Answers()
-        observe(scope, heard)
-        in_place = faults.in_place
-        if in_place is not None:
-            await read_body(receive)  # a connection that is closed with data unread is reset, at a moment of its own
-        reply: OutgoingReply | None = None
+    @cached_property
+    def _faulty(self) -> FaultyApp:
+        from stubserver.faults.answering import FaultyApp
 
-        async def sending(message: Message) -> None:
-            nonlocal reply
-            if message["type"] == "http.response.start":
-                selection.at_reply(heard.answers)
-                reply = OutgoingReply(faults, self._wire.framing, scope, receive, send)
-                late = faults.in_place
-                if late is not None and late is not in_place:
-                    answer, reply = reply, None  # what the handler sends goes nowhere
-                    await late(scope, receive, answer.send)
-                    return
-            if reply is not None:
-                await reply.send(message)
-
-        await (in_place or self._app)(scope, receive, sending)
-
-    def _report(self, scope: Scope, effect: FaultEffect) -> None:
-        scope.setdefault(SCOPE_KEY, []).append(effect)
-        if self._active.notify is not None:
-            self._active.notify(effect)
-
-    def _request(self, scope: Scope, raw: bytes) -> ScriptRequest:
-        """What is known of a request before it is handled: everything but its prompts."""
-        body = json_object(raw)
-        model = body.get("model") or self._served.default_model
-        return ScriptRequest(scope["path"], model, "", (), body, Headers(scope=scope))
-
-
-def _line(scope: Scope) -> str:
-    return f"{scope['method']} {scope['path']}"
-
-
-def _read_header(header: str) -> tuple[Fault, ...]:
-    """Raises ScriptError."""
-    try:
-        specs = json.loads(header)
-    except (ValueError, RecursionError) as error:
-        raise ScriptError(f"isn't JSON: {error}", HEADER) from None
-    return load_faults(specs, HEADER)
+        return FaultyApp(self._app, self._active, self._served, self._wire, self._generating)

@@ -17,7 +17,7 @@ from stubserver.sampling.logits import Logits
 from stubserver.sampling.params import SamplingParams
 from stubserver.script.context import ScriptRequest
 from stubserver.script.passed_over import explain_passed_over
-from stubserver.tokenizer.protocol import Tokenizer
+from stubserver.tokenizer.base import Tokenizer
 
 SMALL_ROW: Final = 256
 """Unmasked tokens of a row that isn't counted: what a label read leaves."""

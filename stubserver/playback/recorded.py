@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -12,18 +11,10 @@ from stubserver.engine.model import Model
 from stubserver.sampling.params import SamplingParams
 from stubserver.script.context import Answer, ScriptRequest
 from stubserver.serving.observers import observe
+from stubserver.serving.state import ServerState
 
 HEADER = b"x-stub-recorded"
 EXACT = "exact"
-
-
-class Served(Protocol):
-    """What has to be known of what is served; another script may change it."""
-
-    @property
-    def marks_recorded(self) -> bool:
-        """Whether a model's script is made from recordings."""
-        ...
 
 
 class _Notes:
@@ -47,7 +38,7 @@ class _Notes:
 class RecordedMiddleware:
     """Says in a header whether a reply's values are exact: `exact`, or what they rest on."""
 
-    def __init__(self, app: ASGIApp, served: Served) -> None:
+    def __init__(self, app: ASGIApp, served: ServerState) -> None:
         self._app = app
         self._served = served
 

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Collection, Sequence
-from typing import Any, Protocol
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stubserver.asgi import json_object, read_body, replaying
-from stubserver.config.profile import Profile
 from stubserver.errors import RequestError
 from stubserver.profiles.treat import treat
+from stubserver.serving.state import ServerState
 from stubserver.serving.wire import Wire
-
-
-class Served(Protocol):
-    """What has to be known of what is served; another script may change it."""
-
-    @property
-    def heeds_everything(self) -> bool:
-        """Whether no model has a profile that treats a parameter."""
-        ...
-
-    def profile_of(self, model: Any) -> Profile:
-        """The profile of the model that a request means by this."""
-        ...
 
 
 class ProfileMiddleware:
     """Changes the bodies of requests to the given paths, or refuses them; stands aside if everything is heeded."""
 
-    def __init__(self, app: ASGIApp, served: Served, paths: Collection[str], places: Sequence[str], wire: Wire) -> None:
+    def __init__(
+        self, app: ASGIApp, served: ServerState, paths: Collection[str], places: Sequence[str], wire: Wire
+    ) -> None:
         self._app = app
         self._served = served
         self._paths = paths

@@ -7,9 +7,8 @@ are not masked: masking to K tokens costs K from there on, not V.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from math import isfinite
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,7 +66,7 @@ class Logits:
         values = np.ascontiguousarray(row, dtype=np.float32)
         return cls(values, None, values.shape[0])
 
-    def shared(self) -> Logits:
+    def shared(self) -> Self:
         """The same object, for logits that come again: worth remembering what is made of them."""
         self.memo = RowMemo()
         return self
@@ -153,46 +152,49 @@ class Logits:
 class SparseLogits(Logits):
     """A row of the whole vocabulary in which few tokens have a logit of their own, and all others the same one.
 
-    `values` is made when it is first asked for: a request that allows K tokens reads those K, whatever V is.
+    It is written out when its `values` are first asked for: a request that allows K tokens reads those K.
     """
 
-    __slots__ = ("_grown", "_listed", "_rest")
+    __slots__ = ("_listed", "_on_written", "_rest", "_written")
 
     def __init__(
         self,
         listed: Mapping[int, float],
         rest: float,
         vocab_size: int,
-        grown: Callable[[SparseLogits], None] | None = None,
+        on_written: Callable[[SparseLogits], None] | None = None,
     ) -> None:
-        """`listed`: token id → its logit. `rest`: the logit of every other token. `grown`: is told of `values`."""
+        """listed: token id → its logit. rest: the logit of every other token. on_written: is told of a writing out."""
         self._listed = listed
         self._rest = rest
-        self._grown = grown
+        self._on_written = on_written
+        self._written: Floats | None = None
         self.token_ids = None
         self.vocab_size = vocab_size
         self.memo = None
-        self._forget()
+        self.shrink()
 
-    def __getattr__(self, name: str) -> Floats:
-        """`values`, while it isn't there: an attribute that is there doesn't come here, and costs nothing."""
-        if name != "values":
-            raise AttributeError(name)
-        values = np.full(self.vocab_size, self._rest, dtype=np.float32)
-        values[list(self._listed)] = list(self._listed.values())
-        values.setflags(write=False)
-        self.values = values  # when it is whole: another thread, a journal's reader, may ask at the same time
-        if self._grown is not None:
-            self._grown(self)
-        return values
+    @property
+    def values(self) -> Floats:  # type: ignore[override]
+        """float32 [V], read-only."""
+        if self._written is None:
+            values = np.full(self.vocab_size, self._rest, dtype=np.float32)
+            values[list(self._listed)] = list(self._listed.values())
+            values.setflags(write=False)
+            self._written = values  # when it is whole: another thread, a journal's reader, may ask at the same time
+            if self._on_written is not None:
+                self._on_written(self)
+            return values
+        return self._written
+
+    @property
+    def is_written_out(self) -> bool:
+        """Whether it takes as much memory as any other row."""
+        return self._written is not None
 
     def shrink(self) -> None:
         """Give up `values` and what was made of them, until they are asked for again."""
-        with suppress(AttributeError):
-            del self.values
-        self._forget()
-
-    def _forget(self) -> None:
+        self._written = None
         self._best = self._logprobs = self._top = None
 
     def keep(self, token_ids: Ids) -> Logits:

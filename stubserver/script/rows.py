@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import exp, fsum, inf, log
 
 import numpy as np
 
-from stubserver.memory import remembering
+from stubserver.memory import Memo
 from stubserver.sampling.logits import Floats, Logits, SparseLogits
 from stubserver.script.context import Context
 
@@ -39,9 +38,9 @@ class SparseRow:
     logits: Mapping[int, float]
     rest: float
 
-    def read(self, vocab_size: int, grown: Callable[[SparseLogits], None] | None = None) -> SparseLogits:
-        """As logits, [V], read-only. `grown`: is told when they are written out."""
-        return SparseLogits(self.logits, self.rest, vocab_size, grown)
+    def read(self, vocab_size: int, on_written: Callable[[SparseLogits], None] | None = None) -> SparseLogits:
+        """As logits, [V], read-only. on_written: is told when they are written out."""
+        return SparseLogits(self.logits, self.rest, vocab_size, on_written)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,32 +93,40 @@ class ArrayError(ValueError):
 
 
 class RowStore:
-    """Makes rows into Logits and keeps the ones used last, so that their logprobs are computed once.
+    """Makes rows into Logits and remembers those in use, so that their logprobs are computed once.
 
-    Sparse rows are small until somebody asks for the whole of one, so many more of them are kept than of the others.
+    Sparse rows are small until somebody asks for the whole of one, so many more of them are remembered than of others.
     """
 
     def __init__(self, vocab_size: int, max_bytes: int = CACHE_BYTES) -> None:
         self.vocab_size = vocab_size
-        self._most = max(16, max_bytes // (_BYTES_A_TOKEN * vocab_size))
-        self._sparse = remembering(self._make_sparse, max(self._most, SPARSE_ROWS))
-        self._dense = remembering(self._make_dense, self._most)
-        self._grown: deque[SparseLogits] = deque()
+        most = max(16, max_bytes // (_BYTES_A_TOKEN * vocab_size))
+        self._sparse: Memo[SparseRow, SparseLogits] = Memo(max(most, SPARSE_ROWS))
+        self._written_out: Memo[SparseLogits, bool] = Memo(most, forgotten=SparseLogits.shrink)
+        self._dense: Memo[ArrayRow, Logits] = Memo(most)
 
     def get(self, row: Row) -> Logits:
         """The row's Logits [V], read-only; as a rule the same object again."""
-        return self._sparse(row) if isinstance(row, SparseRow) else self._dense(row)
+        return self._get_sparse(row) if isinstance(row, SparseRow) else self._get_dense(row)
 
-    def _make_sparse(self, row: SparseRow) -> Logits:
-        return row.read(self.vocab_size, self._note_grown).shared()
+    def _get_sparse(self, row: SparseRow) -> Logits:
+        logits = self._sparse.find(row)
+        if logits is None:
+            logits = row.read(self.vocab_size, self._note_written)
+            self._sparse.keep(row, logits.shared())
+        elif logits.is_written_out:
+            self._written_out.find(logits)  # it is in use
+        return logits
 
-    def _make_dense(self, row: ArrayRow) -> Logits:
-        return row.read(self.vocab_size).shared()
+    def _note_written(self, logits: SparseLogits) -> None:
+        self._written_out.keep(logits, True)
 
-    def _note_grown(self, logits: SparseLogits) -> None:
-        self._grown.append(logits)
-        if len(self._grown) > self._most:
-            self._grown.popleft().shrink()
+    def _get_dense(self, row: ArrayRow) -> Logits:
+        logits = self._dense.find(row)
+        if logits is None:
+            logits = row.read(self.vocab_size)
+            self._dense.keep(row, logits.shared())
+        return logits
 
 
 def check_rows(rows: Floats) -> None:

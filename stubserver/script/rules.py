@@ -13,7 +13,7 @@ from stubserver.script.context import Answer, Context, ScriptRequest
 from stubserver.script.nearest import explain_unscripted
 from stubserver.script.rows import RowStore
 from stubserver.script.rule import Rule
-from stubserver.tokenizer.protocol import Tokenizer
+from stubserver.tokenizer.base import Tokenizer
 
 
 class RuleScript:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -12,7 +12,6 @@ from starlette.types import Scope
 from stubserver.asgi import find_header
 from stubserver.engine.generate import Generation
 from stubserver.engine.model import Model
-from stubserver.engine.terms import EngineRequest
 from stubserver.errors import ValidationError
 from stubserver.sampling.params import SamplingParams
 from stubserver.script.context import ScriptRequest
@@ -24,28 +23,25 @@ from stubserver.serving.sending import random_id
 
 def start_generations(scope: Scope, body: Mapping[str, Any], asked: Asked) -> list[Generation]:
     """A generation a prompt, its script bound. Raises UnscriptedError if the script has no answer."""
-    forced, first = forced_token_ids(scope, asked.model), 0
-    generations = []
+    model, path, headers = asked.model, scope["path"], scope["headers"]
+    observers, forced = observers_of(scope), forced_token_ids(scope, model)
+    generations: list[Generation] = []
     for prompt, engine_request in zip(asked.prompts, asked.engine_requests, strict=True):
-        choices = slice(first, first := first + engine_request.params.n)
-        generations.append(_start(scope, body, prompt, engine_request, forced[choices]))
+        params, record = engine_request.params, None
+        request = script_request(path, headers, body, model, prompt, params)
+        for observer in observers:
+            observer.asked(model, request, params)
+        answer = model.script.bind(request)
+        for observer in observers:
+            record = observer.answered(request, answer) or record
+        generation = Generation(
+            engine_request, request, answer, forced[: params.n], tokenized=prompt.tokenized, record=record
+        )
+        for observer in observers:
+            observer.started(generation)
+        generations.append(generation)
+        forced = forced[params.n :]
     return generations
-
-
-def _start(
-    scope: Scope, body: Mapping[str, Any], prompt: Prompt, asked: EngineRequest, forced: Sequence[Sequence[int]]
-) -> Generation:
-    model, observers, record = asked.model, observers_of(scope), None
-    request = script_request(scope["path"], scope["headers"], body, model, prompt, asked.params)
-    for observer in observers:
-        observer.asked(model, request, asked.params)
-    answer = model.script.bind(request)
-    for observer in observers:
-        record = observer.answered(request, answer) or record
-    generation = Generation(asked, request, answer, forced, tokenized=prompt.tokenized, record=record)
-    for observer in observers:
-        observer.started(generation)
-    return generation
 
 
 def script_request(

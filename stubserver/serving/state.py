@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from operator import attrgetter
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -16,8 +15,6 @@ from stubserver.engine.model import Model
 from stubserver.errors import NotFoundError
 
 T = TypeVar("T")
-
-_HAS_FAULTS = attrgetter("script.has_faults")
 
 STATE_KEY: Final = "stubserver.state"
 """Where the scope of a request has the state."""
@@ -86,7 +83,7 @@ class ServerState:
     @property
     def rules_have_faults(self) -> bool:
         """Whether a rule of the served scripts has faults."""
-        return any(map(_HAS_FAULTS, self.models))
+        return any(model.script.has_faults for model in self.models)
 
     @property
     def default_model(self) -> str:

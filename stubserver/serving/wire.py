@@ -5,14 +5,13 @@ Faults, the journal, playback and assertions use it and know no shape; a dialect
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
-from stubserver.errors import GenerationError, RequestError
-from stubserver.serving.framing import Framing
+from stubserver.errors import RequestError
+from stubserver.serving.framing import EVENTS, Framing
 
 Document = dict[str, Any]
 """The JSON object of a full reply, or of an event."""
@@ -77,177 +76,102 @@ class RecordedRequest:
         return self.temperature == 0 and not self.moved
 
 
-class Wire(Protocol):
-    """How a server writes what it says.
+def _all_at_once(documents: Sequence[Document]) -> Document:
+    raise ValueError("a stream of this server can't be put together")
 
-    own_paths: the beginnings of the paths where it speaks of itself, about which there is nothing to record.
-    identity_paths: what a cassette's header knows of a recorded server → the path that tells it. fresh_fields: the
-    fields that are new in every reply. masked: the logprob that stands for a token which could not come out.
+
+def _in_pieces(document: Document, body: Document) -> list[Document]:
+    raise ValueError("a reply of this server can't be taken apart")
+
+
+def _no_script(path: str, body: Document) -> RecordedRequest:
+    raise LeftOutError("no script can be made of this server's replies")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    """How a server writes what it says: functions that read its shapes, and others that write them.
+
+    A small server can leave the most of it as it is: it has choices, and no other part; there is nothing to convert.
     """
 
-    framing: Framing
-    own_paths: Sequence[str]
-    identity_paths: Mapping[str, str]
-    fresh_fields: Collection[str]
-    masked: float
+    framing: Framing = EVENTS
+
+    own_paths: Sequence[str] = ()
+    """The beginnings of the paths where it speaks of itself, about which there is nothing to record."""
+
+    identity_paths: Mapping[str, str] = field(default_factory=dict)
+    """What a cassette's header knows of a recorded server → the path that tells it."""
+
+    fresh_fields: Collection[str] = ()
+    """The fields that are new in every reply."""
+
+    masked: float = -inf
+    """The logprob that stands for a token which could not come out."""
 
     # Errors
 
-    def error_reply(self, error: RequestError) -> tuple[int, Any]:
-        """(status, JSON body) of what answers a request that is refused. In a stream, the body is an event."""
-        ...
+    error_reply: Callable[[RequestError], tuple[int, Any]]
+    """(status, JSON body) of what answers a request that is refused. In a stream, the body is an event."""
 
-    def http_error(self, status: int, detail: str) -> Any:
-        """The JSON body where there is nothing to answer: no such path, another method."""
-        ...
+    http_error: Callable[[int, str], Any] = lambda status, detail: {"error": detail}
+    """(status, detail) → the JSON body where there is nothing to answer: no such path, another method."""
 
-    def status_body(self, status: int, message: str) -> Any:
-        """The JSON body of a status that a test has chosen."""
-        ...
+    status_body: Callable[[int, str], Any] = lambda status, message: {"error": message}
+    """(status, message) → the JSON body of a status that a test has chosen."""
 
-    def dead_reply(self, path: str) -> tuple[int, Any]:
-        """(status, JSON body) of a server whose engine has died; a body of None is none at all."""
-        ...
+    dead_reply: Callable[[str], tuple[int, Any]] = lambda path: (500, {"error": "The engine has died."})
+    """path → (status, JSON body) of a server whose engine has died; a body of None is none at all."""
 
     # Replies: full ones, and the events of streams
 
-    def read_choices(self, document: Document) -> list[Choice]:
-        """The outputs that a document tells of, with their logprobs; none if it is of another kind, or broken."""
-        ...
+    read_choices: Callable[[Document], list[Choice]]
+    """The outputs that a document tells of, with their logprobs; none if it is of another kind, or broken."""
 
-    def write_choices(self, document: Document, choices: Sequence[Choice]) -> Document:
-        """A new document with other positions in the choices that `read_choices` gave, in the same order.
+    write_choices: Callable[[Document, Sequence[Choice]], Document]
+    """A new document with other positions in the choices that `read_choices` gave, in the same order.
 
-        A choice that had positions and whose positions are None now has no logprobs (null).
-        """
-        ...
+    A choice that had positions and whose positions are None now has no logprobs (null).
+    """
 
-    def write_part(self, document: Document, part: Part, value: Any) -> Document | None:
-        """A new document with another value of a part, or without it (MISSING).
+    write_part: Callable[[Document, Part, Any], Document | None] = lambda document, part, value: document
+    """A new document with another value of a part, or without it (MISSING).
 
-        The same object if it has no such part, or has it so already; None if nothing is left that would be sent.
-        """
-        ...
+    The same object if it has no such part, or has it so already; None if nothing is left that would be sent.
+    """
 
-    def read_model(self, document: Document) -> str | None:
-        """The name of the model that a document gives itself."""
-        ...
+    read_model: Callable[[Document], str | None] = lambda document: None
+    """The name of the model that a document gives itself."""
 
-    def count_tokens(self, document: Document) -> int:
-        """How many tokens were generated for a full reply, at least 1."""
-        ...
+    count_tokens: Callable[[Document], int] = lambda document: 1
+    """How many tokens were generated for a full reply, at least 1."""
 
-    def token_names(self, token_id: int, text: str | None) -> set[str]:
-        """How a reply may show a token; `text`: None if it isn't known."""
-        ...
+    token_names: Callable[[int, str | None], set[str]] = lambda token_id, text: set() if text is None else {text}
+    """(token id, its text if that is known) → how a reply may show the token."""
 
     # Recorded exchanges
 
-    def describe_server(self, identity: Mapping[str, Any]) -> Mapping[str, str]:
-        """What a cassette's header knows of the server, by `identity_paths`, for people: what it is → a text."""
-        ...
+    describe_server: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda identity: {}
+    """What a cassette's header knows of the server, by `identity_paths`, for people: what it is → a text."""
 
-    def last_prompt(self, body: Document) -> Any:
-        """What a request body asks, by which people tell requests apart; None if it asks nothing."""
-        ...
+    last_prompt: Callable[[Document], Any] = lambda body: None
+    """What a request body asks, by which people tell requests apart; None if it asks nothing."""
 
-    def other_form(self, body: Document) -> Iterator[Document]:
-        """The bodies that ask for the same in the other form: full for a stream, a stream for a full reply."""
-        ...
+    other_form: Callable[[Document], Iterator[Document]] = lambda body: iter(())
+    """The bodies that ask for the same in the other form: full for a stream, a stream for a full reply."""
 
-    def fold(self, documents: Sequence[Document]) -> Document:
-        """The full reply that a stream's events add up to. Raises ValueError, KeyError or TypeError if they don't."""
-        ...
+    fold: Callable[[Sequence[Document]], Document] = _all_at_once
+    """The full reply that a stream's events add up to. Raises ValueError, KeyError or TypeError if they don't."""
 
-    def unfold(self, document: Document, body: Document) -> list[Document]:
-        """The events of a stream that says the same as a full reply; `body` asks for the stream. Raises likewise."""
-        ...
+    unfold: Callable[[Document, Document], list[Document]] = _in_pieces
+    """(full reply, body that asks for a stream) → the events of a stream that says the same. Raises likewise."""
 
-    def read_request(self, path: str, body: Document) -> RecordedRequest:
-        """What a recorded request asked for. Raises LeftOutError, for a route whose replies have no logprobs too."""
-        ...
+    read_request: Callable[[str, Document], RecordedRequest] = _no_script
+    """(path, body) → what a recorded request asked for. Raises LeftOutError, also where replies have no logprobs."""
 
-    def read_endings(self, document: Document, body: Document) -> list[bool]:
-        """For each choice of a full reply, in the order of `read_choices`, whether the model itself ended it.
+    read_endings: Callable[[Document, Document], list[bool]] = lambda document, body: []
+    """(full reply, request body) → for each of its choices whether the model itself ended it: by its end of sequence,
+    not by what the request says."""
 
-        That is by its end of sequence, not by what the request (`body`) says.
-        """
-        ...
-
-    def read_token_id(self, token: str) -> int | None:
-        """The id that a reply shows in place of a token's text; None if it shows the text."""
-        ...
-
-
-class WireDefaults:
-    """What the wire of a small server can leave as it is: JSON errors, one part (its choices), nothing to convert."""
-
-    framing = Framing()
-    own_paths: Sequence[str] = ()
-    identity_paths: Mapping[str, str] = MappingProxyType({})
-    fresh_fields: Collection[str] = ()
-    masked = -inf
-
-    def error_reply(self, error: RequestError) -> tuple[int, Any]:
-        """Every error is a 400."""
-        return 400, {"error": error.message}
-
-    def http_error(self, status: int, detail: str) -> Any:
-        """As other errors."""
-        return self.error_reply(RequestError(detail))[1]
-
-    def status_body(self, status: int, message: str) -> Any:
-        """As other errors."""
-        return self.error_reply(RequestError(message))[1]
-
-    def dead_reply(self, path: str) -> tuple[int, Any]:
-        """As other errors."""
-        return self.error_reply(GenerationError("The engine has died."))
-
-    def write_part(self, document: Document, part: Part, value: Any) -> Document | None:
-        """It has no such part."""
-        return document
-
-    def read_model(self, document: Document) -> str | None:
-        """It doesn't say."""
-        return None
-
-    def count_tokens(self, document: Document) -> int:
-        """It doesn't say."""
-        return 1
-
-    def token_names(self, token_id: int, text: str | None) -> set[str]:
-        """By its text."""
-        return set() if text is None else {text}
-
-    def describe_server(self, identity: Mapping[str, Any]) -> Mapping[str, str]:
-        """Nothing is known."""
-        return {}
-
-    def last_prompt(self, body: Document) -> Any:
-        """Nothing is known."""
-        return None
-
-    def other_form(self, body: Document) -> Iterator[Document]:
-        """There is none."""
-        return iter(())
-
-    def fold(self, documents: Sequence[Document]) -> Document:
-        """Raises ValueError."""
-        raise ValueError("streams of this server can't be put together")
-
-    def unfold(self, document: Document, body: Document) -> list[Document]:
-        """Raises ValueError."""
-        raise ValueError("replies of this server can't be taken apart")
-
-    def read_request(self, path: str, body: Document) -> RecordedRequest:
-        """No script is made of its recordings. Raises LeftOutError."""
-        raise LeftOutError("its server's replies can't be made into a script")
-
-    def read_endings(self, document: Document, body: Document) -> list[bool]:
-        """Nothing is known."""
-        return []
-
-    def read_token_id(self, token: str) -> int | None:
-        """A token is shown as its text."""
-        return None
+    read_token_id: Callable[[str], int | None] = lambda token: None
+    """The id that a reply shows in place of a token's text; None if it shows the text."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from stubserver.errors import ValidationError
 from stubserver.memory import remembered
-from stubserver.tokenizer.protocol import Tokenizer
+from stubserver.tokenizer.base import Tokenizer
 
 if TYPE_CHECKING:
     from jinja2 import Environment, nodes

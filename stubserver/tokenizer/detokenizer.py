@@ -12,7 +12,7 @@ from typing import Final
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import DecodeStream
 
-from stubserver.tokenizer.protocol import Tokenizer
+from stubserver.tokenizer.base import Tokenizer
 
 REPLACEMENT: Final = "\ufffd"
 """What bytes decode to that are no whole character."""

@@ -19,7 +19,7 @@ SCRIPT = {
     ]
 }
 COMPLETION = {"prompt": "Answer:", "max_tokens": 1, "temperature": 0}
-CONTROL = [(method, path) for method, path, _, _ in CONTROL_ROUTES]
+CONTROL = [(method, path) for method, path, _ in CONTROL_ROUTES]
 
 
 def client(script: Any = SCRIPT, host: str = "127.0.0.1", **settings: Any) -> TestClient:

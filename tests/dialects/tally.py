@@ -28,11 +28,10 @@ from stubserver.sampling.params import SamplingParams
 from stubserver.serving.asked import Asked, Prompt
 from stubserver.serving.body import read_json, validate
 from stubserver.serving.dialect import Dialect, Endpoint, Route
-from stubserver.serving.framing import Framing
 from stubserver.serving.sending import event_stream, json_reply
 from stubserver.serving.start import start_generations
 from stubserver.serving.state import ServerState, server_state
-from stubserver.serving.wire import Choice, Document, Position, TopLogprob, WireDefaults
+from stubserver.serving.wire import Choice, Document, Position, TopLogprob, Wire
 
 
 class Body(BaseModel):
@@ -94,24 +93,20 @@ def _step(position: PositionLogprobs, best: int) -> Document:
     return {"piece": shown[0][0], "p": shown[0][1], "best": [list(each) for each in shown[:best]]}
 
 
-class TallyWire(WireDefaults):
-    framing = Framing()
+def error_reply(error: RequestError) -> tuple[int, Any]:
+    status = {NotFoundError: 410, UnscriptedError: 410, UnrecordedError: 410, GenerationError: 503}
+    return status.get(type(error), 422), {"ok": False, "why": error.message}
 
-    def error_reply(self, error: RequestError) -> tuple[int, Any]:
-        status = {NotFoundError: 410, UnscriptedError: 410, UnrecordedError: 410, GenerationError: 503}
-        return status.get(type(error), 422), {"ok": False, "why": error.message}
 
-    def read_choices(self, document: Document) -> list[Choice]:
-        steps = document.get("steps")
-        return [Choice(0, [_read_step(step) for step in steps])] if isinstance(steps, list) else []
+def read_choices(document: Document) -> list[Choice]:
+    steps = document.get("steps")
+    return [Choice(0, [_read_step(step) for step in steps])] if isinstance(steps, list) else []
 
-    def write_choices(self, document: Document, choices: Sequence[Choice]) -> Document:
-        (choice,) = choices
-        steps = None if choice.positions is None else [_write_step(position) for position in choice.positions]
-        return {**document, "steps": steps}
 
-    def read_model(self, document: Document) -> str | None:
-        return document.get("of")
+def write_choices(document: Document, choices: Sequence[Choice]) -> Document:
+    (choice,) = choices
+    steps = None if choice.positions is None else [_write_step(position) for position in choice.positions]
+    return {**document, "steps": steps}
 
 
 def _read_step(step: Document) -> Position:
@@ -123,7 +118,12 @@ def _write_step(position: Position) -> Document:
     return {"piece": position.token, "p": position.logprob, "best": best}
 
 
-WIRE = TallyWire()
+WIRE = Wire(
+    error_reply=error_reply,
+    read_choices=read_choices,
+    write_choices=write_choices,
+    read_model=lambda document: document.get("of"),
+)
 
 TALLY = Dialect(
     name="tally",

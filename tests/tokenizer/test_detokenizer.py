@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from stubserver.tokenizer.base import Detokenizer
 from stubserver.tokenizer.detokenizer import decode_entries
 from stubserver.tokenizer.hf import HFTokenizer, load_tokenizer
-from stubserver.tokenizer.protocol import Detokenizer
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 RECORDINGS = sorted((FIXTURES / "vllm-0.32.0").glob("*.jsonl"))

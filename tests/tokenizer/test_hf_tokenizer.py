@@ -15,8 +15,8 @@ from tokenizers.processors import TemplateProcessing
 
 from stubserver.dialects.vllm.wire.errors import error_reply
 from stubserver.errors import TokenizerError, ValidationError
+from stubserver.tokenizer.base import Tokenizer as TokenizerProtocol
 from stubserver.tokenizer.hf import HFTokenizer, builtin_directory, load_tokenizer
-from stubserver.tokenizer.protocol import Tokenizer as TokenizerProtocol
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 

@@ -15,13 +15,13 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Answer:"}]}
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {**PROMPT, "stream": True, "use_beam_search": True}),
     ("/v1/completions", {**PROMPT, "temperature": -1}),
-    ("/v1/completions", {**PROMPT, "structured_outputs": {"choice": []}}),
+    ("/v1/completions", {**PROMPT, "structured_outputs": {"choice": ["A"], "regex": "B"}}),
     ("/v1/completions", {"prompt": ""}),
     ("/v1/completions", {**PROMPT, "model": "other"}),
     ("/v1/chat/completions", {**CHAT, "temperature": -1}),
     ("/v1/chat/completions", {"messages": 5}),
     ("/v1/chat/completions", {**CHAT, "tools": [{"type": "function", "function": {"name": "f"}}]}),
-    ("/v1/chat/completions", {**CHAT, "structured_outputs": {"choice": []}}),
+    ("/v1/chat/completions", {**CHAT, "structured_outputs": {"choice": ["A"], "regex": "B"}}),
 ]
 
 

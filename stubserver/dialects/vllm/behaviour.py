@@ -5,10 +5,13 @@ Orders read in vLLM 0.32.0: `v1/sample/sampler.py` (Model Runner V1) and `v1/wor
 
 from __future__ import annotations
 
+from typing import Any
+
 from stubserver.config.settings import ModelRunner, Settings
-from stubserver.dialects.vllm.checks import check_model, check_sampling_mask, check_thinking
+from stubserver.dialects.vllm.checks import check_diffusion, check_model, check_sampling_mask, check_thinking
 from stubserver.dialects.vllm.trace_replay import check_enabled, check_trace, follow_trace
 from stubserver.engine.behaviour import Behaviour
+from stubserver.engine.grammar.constraint import Constraint
 from stubserver.sampling import stages
 from stubserver.sampling.logprobs import LogprobsMode
 from stubserver.sampling.params import SamplingParams
@@ -37,6 +40,13 @@ def _stages(params: SamplingParams, settings: Settings) -> tuple[Stage, ...]:
     return _LOGIT_STAGES[settings.model_runner] + (() if params.greedy else _SAMPLING_STAGES)
 
 
+def _compile_constraint(kind: str, value: Any, settings: Settings) -> Constraint:
+    """Loaded with the first constraint, for few requests have one."""
+    from stubserver.dialects.vllm.structured_outputs import compile_constraint
+
+    return compile_constraint(kind, value, settings)
+
+
 def _mode(params: SamplingParams, settings: Settings) -> LogprobsMode:
     """The server's setting, whatever the request."""
     return settings.logprobs_mode
@@ -47,7 +57,8 @@ VLLM_0_32_0 = Behaviour(
     version="0.32.0",
     stages=_stages,
     mode=_mode,
-    checks=(check_model, check_thinking, check_trace),
+    checks=(check_model, check_thinking, check_trace, check_diffusion),
+    compile_constraint=_compile_constraint,
     late_checks=(check_sampling_mask, check_enabled),
     adapt=follow_trace,
     finish_reasons=("stop", "length", "abort", "error", "repetition"),

@@ -20,6 +20,11 @@ MAX_LOGPROB_TOKEN_IDS = 128
 MAX_N = 16384
 """Most choices of a request."""
 
+DIFFUSION = (
+    "Structured outputs are not yet supported for diffusion language models. Remove the structured output constraint "
+    "(e.g. `response_format`, `structured_outputs`) from the request."
+)
+
 Check = tuple[Callable[[SamplingParams], bool], Callable[[SamplingParams], str], str | None]
 """(is it refused, vLLM's words, the field that the error names)."""
 
@@ -140,6 +145,12 @@ def check_thinking(params: SamplingParams, circumstances: Circumstances) -> None
             "thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-parser and/or "
             "--reasoning-config to use thinking_token_budget."
         )
+
+
+def check_diffusion(params: SamplingParams, circumstances: Circumstances) -> None:
+    """Refuse a constraint where tokens don't come one after the other. Raises ValidationError."""
+    if circumstances.constraint and circumstances.settings.diffusion:
+        raise ValidationError(DIFFUSION)
 
 
 def check_sampling_mask(params: SamplingParams, circumstances: Circumstances) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -188,36 +189,30 @@ def requested_constraint(
 
     Raises ValidationError for a constraint that vLLM refuses, and for structural tags, which are not supported here.
     """
-    constraint = structured_outputs.constraint() if structured_outputs else None
+    given = structured_outputs
+    if response_format is not None:
+        given = _with_format(structured_outputs, response_format)
+    if given and given.structural_tag is not None:
+        raise ValidationError(NO_STRUCTURAL_TAGS, parameter="structured_outputs")
+    return given.constraint() if given else None
+
+
+NO_STRUCTURAL_TAGS = "structural_tag is not supported by stubserver; use json, regex, choice or grammar"
+
+
+def _with_format(
+    given: StructuredOutputsParams | None, response_format: AnyResponseFormat
+) -> StructuredOutputsParams | None:
+    """Both as one. Raises ValidationError if they are two constraints, or none."""
+    fields: dict[str, Any] = {"structural_tag": ""}
     if isinstance(response_format, ResponseFormat):
-        if response_format.type == "json_object":
-            constraint = ("json_object", True)
-        elif response_format.type == "json_schema" and response_format.json_schema:
-            constraint = ("json", response_format.json_schema.json_schema)
-    elif response_format is not None:
-        constraint = ("structural_tag", response_format)
-    if constraint:
-        _check_constraint(*constraint)
-    return constraint
-
-
-def _check_constraint(kind: str, value: Any) -> None:
-    empty_text = isinstance(value, str) and not value.strip()
-    if kind == "choice" and not value:
-        raise ValidationError(f"Choice '{value}' cannot be an empty list")
-    if kind in ("grammar", "json") and empty_text:
-        raise ValidationError(f"structured_outputs.{kind} cannot be an empty string")
-    if kind == "json_object" and value is False:
-        raise ValidationError(
-            "structured_outputs.json_object must be True if set; omit structured_outputs to disable structured outputs"
+        if response_format.type == "text":
+            return given
+        schema = response_format.json_schema
+        fields = (
+            {"json": schema and schema.json_schema} if response_format.type == "json_schema" else {"json_object": True}
         )
-    if kind == "regex" and "\x00" in value:
-        raise ValidationError("structured_outputs.regex must not contain a NUL character ('\\x00')")
-    if kind == "structural_tag":
-        raise ValidationError(
-            "structural_tag is not supported by stubserver; use json, regex, choice or grammar",
-            parameter="structured_outputs",
-        )
+    return replace(given, **fields) if given else StructuredOutputsParams(**fields)
 
 
 def check_stream_options(data: dict[str, Any]) -> None:

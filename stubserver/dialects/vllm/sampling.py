@@ -12,7 +12,7 @@ from stubserver.engine.generate import Generation, Step
 from stubserver.engine.model import Model
 from stubserver.errors import ValidationError
 from stubserver.sampling.params import SamplingParams
-from stubserver.tokenizer.protocol import Tokenizer
+from stubserver.tokenizer.base import Tokenizer
 
 LOWEST_TEMPERATURE = 1e-2
 """A temperature between 0 and this is raised to it: so only 0 itself is greedy."""

@@ -304,13 +304,9 @@ class ModelKeys(Keys, Settings):
 
 
 class ScriptFile(ModelKeys):
-    """A script file: one model, or several that share what stands beside `models`."""
+    """A script file of one model; one of several is taken apart before it is checked (models.py)."""
 
-    model_config = ConfigDict(title="stubserver script")
-
-    models: list[ModelKeys] | None = Field(
-        None, description="Several models: each has the file's other keys, with its own on top."
-    )
+    models: None = None
     faults: list[AnyFault] = Field([], description="What goes wrong with the server's replies.")
 
     @model_validator(mode="after")
@@ -324,9 +320,19 @@ class ScriptFile(ModelKeys):
         return self
 
 
+class PublishedFile(ScriptFile):
+    """A script file: one model, or several that share what stands beside `models`."""
+
+    model_config = ConfigDict(title="stubserver script")
+
+    models: list[ModelKeys] | None = Field(  # type: ignore[assignment]
+        None, description="Several models: each has the file's other keys, with its own on top."
+    )
+
+
 def json_schema() -> str:
     """The published JSON Schema, as the text of schema.json."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **ScriptFile.model_json_schema()}
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **PublishedFile.model_json_schema()}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 

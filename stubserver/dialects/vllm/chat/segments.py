@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from stubserver.dialects.vllm.chat.message import Delta, ToolCallDelta
 from stubserver.script.context import Segment
 from stubserver.serving.sending import random_id
-from stubserver.tokenizer.protocol import Tokenizer
+from stubserver.tokenizer.base import Tokenizer
 
 
 class CallIds:

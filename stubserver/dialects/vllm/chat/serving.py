@@ -48,7 +48,7 @@ from stubserver.dialects.vllm.wire.usage import CHAT_DETAILS, usage, usage_in_st
 from stubserver.engine.generate import Generation, Step, in_turn
 from stubserver.engine.model import Model
 from stubserver.engine.terms import EngineRequest
-from stubserver.errors import RequestError, SchemaError, ValidationError
+from stubserver.errors import GenerationError, RequestError, SchemaError, ValidationError
 from stubserver.memory import remembering
 from stubserver.sampling.params import SamplingParams
 from stubserver.serving.asked import Asked, Prompt
@@ -403,10 +403,17 @@ def _events(chat: _Chat) -> Iterator[dict[str, Any]]:
     prompt_tokens = len(generation.request.prompt_token_ids)
     generated = [0] * generation.params.n
     parts = _parts(chat)
-    # The role goes out with the first token: what is refused is refused before.
-    first = next(parts)
-    for event in _opening_events(chat):
-        yield {**event, "usage": _chunk_usage(chat, prompt_tokens, 0, None)} if continuous else event
+    # The role goes out with the first token: what is refused is refused before. What fails has begun.
+    opening = (
+        {**event, "usage": _chunk_usage(chat, prompt_tokens, 0, None)} if continuous else event
+        for event in _opening_events(chat)
+    )
+    try:
+        first = next(parts)
+    except GenerationError:
+        yield from opening
+        raise
+    yield from opening
     for part in _chained(first, parts):
         generated[part.number] += len(part.token_ids)
         choice = _stream_choice(chat, part)

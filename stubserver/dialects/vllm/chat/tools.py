@@ -12,7 +12,7 @@ from typing import Any
 
 from stubserver.config.settings import Settings
 from stubserver.dialects.vllm.chat.protocol import ChatFields, NamedToolChoice, Tool
-from stubserver.engine.behaviour import Constraint
+from stubserver.engine.behaviour import RequestedConstraint
 from stubserver.engine.model import Model
 from stubserver.errors import RequestError
 
@@ -45,7 +45,7 @@ def forces_a_call(parsed: ChatFields) -> bool:
     return parsed.tool_choice == "required" or isinstance(parsed.tool_choice, NamedToolChoice)
 
 
-def tool_constraint(settings: Settings, parsed: ChatFields) -> Constraint | None:
+def tool_constraint(settings: Settings, parsed: ChatFields) -> RequestedConstraint | None:
     """The grammar of the calls that a request forces, or of strict tools that it allows; None if it leaves them free.
 
     A call is `<tool_call>{"name": ..., "arguments": ...}</tool_call>`, with or without a newline inside either tag. The

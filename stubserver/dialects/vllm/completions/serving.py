@@ -115,7 +115,7 @@ class _Completion(NamedTuple):
     @property
     def prompt_tokens(self) -> int:
         """Of all prompts."""
-        return sum([len(prompt.token_ids) for prompt in self.asked.prompts])
+        return sum([each.prompt_len for each in self.asked.engine_requests])
 
 
 class _Part(NamedTuple):

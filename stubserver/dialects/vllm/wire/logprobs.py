@@ -10,7 +10,7 @@ from stubserver.dialects.vllm.wire.positions import placeholder as placeholder
 from stubserver.engine.generate import Step
 from stubserver.engine.model import Model
 from stubserver.sampling.logprobs import PositionLogprobs
-from stubserver.tokenizer.protocol import Tokenizer
+from stubserver.tokenizer.base import Tokenizer
 
 R = TypeVar("R")
 

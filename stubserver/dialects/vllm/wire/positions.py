@@ -94,3 +94,8 @@ def _write_lists(positions: Iterable[Position]) -> dict[str, list[Any]]:
 
 def _write_top(top: Sequence[TopLogprob] | None) -> dict[str, float] | None:
     return None if top is None else {_Text(each.token): each.logprob for each in top}
+
+
+def token_names(token_id: int, text: str | None) -> set[str]:
+    """How a reply may show a token: by its text, if that is known, or by its stand-in."""
+    return {placeholder(token_id)} | (set() if text is None else {text})
