@@ -51,6 +51,7 @@ THIRD_PARTY = {
     "yaml": {"keys", "playback"},
     "httpx": {"playback", "testing"},
     "prometheus_client": {"dialects"},
+    "typing_extensions": {"dialects"},
     "pytest": {"testing"},
 }
 """Package → the parts that may import it, wherever in a file: HTTP is known from serving upwards only."""

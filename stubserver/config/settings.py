@@ -138,9 +138,16 @@ class Settings(BaseModel):
         False, description="Accept `tools` with `tool_choice` auto, which gets a 400 otherwise."
     )
     tool_call_parser: str = Field(
-        "", description="Any name: a request may then require a tool. What is called, the script says."
+        "",
+        description="With `--enable-auto-tool-choice`: calls of tools are taken out of what is generated. `hermes` "
+        "reads it as vLLM does, and a required call is held to its grammar; behind any other name stands the script's "
+        "message.",
     )
-    reasoning_parser: str = Field("", description="Any name: usage then reports `reasoning_tokens`.")
+    reasoning_parser: str = Field(
+        "",
+        description="Reasoning is taken out of what is generated, and usage reports `reasoning_tokens`. `qwen3` and "
+        "`deepseek_r1` read it as vLLM does; behind any other name stands the script's message.",
+    )
     trust_request_chat_template: bool = Field(
         False, description="Accept a `chat_template` in a request, which gets a 400 otherwise."
     )

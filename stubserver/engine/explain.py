@@ -49,7 +49,7 @@ def _stages(generation: Generation) -> Iterator[tuple[str, Logits]]:
     terms = generation.asked.terms
     logits = generation.logits(generation.request.prompt_token_ids, ())
     yield "script", logits
-    grammar = terms.start_grammar()
+    grammar = None if generation.awaits else terms.start_grammar()
     if grammar is not None:
         logits = grammar.apply(logits)
         yield "structured_outputs", logits

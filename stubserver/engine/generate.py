@@ -16,6 +16,7 @@ from stubserver.engine.pieces import merge_steps
 from stubserver.engine.recorded import keep_to_recorded
 from stubserver.engine.repetition import FINISH_REASON, STOP_REASON, repeats_itself
 from stubserver.engine.terms import EngineRequest, Terms
+from stubserver.engine.waiting import Waiting
 from stubserver.errors import GenerationError, ValidationError
 from stubserver.memory import Memo
 from stubserver.sampling.logits import Logits
@@ -77,6 +78,12 @@ class Generation:
         self.record = record
         self.aborted = False
 
+    @property
+    def awaits(self) -> Waiting | None:
+        """What has to come before the constraint holds; None if nothing has to."""
+        waiting = self.asked.waiting
+        return waiting if waiting and waiting.is_open(self.request.prompt_token_ids) else None
+
     def check(self) -> None:
         """Refuse what this model can't do. Raises RequestError. In a stream, the 200 has gone out by then."""
         self.asked.grammar  # noqa: B018 - raises
@@ -131,6 +138,7 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
     rng = _make_rng(terms, index)
     forced = params.trace_decode_token_ids or (generation.forced[index] if index < len(generation.forced) else ())
     grammar = terms.start_grammar()
+    waiting = generation.awaits if grammar is not None else None
     detokenizer = model.tokenizer.detokenizer(prompt, skip_special_tokens=params.skip_special_tokens)
     # Without stop strings, text shows as it comes.
     shown = OutputText(params.stop, params.include_stop_str_in_output) if params.stop else None
@@ -142,7 +150,7 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
 
     while not generation.aborted:
         raw = next_logits(context)
-        if grammar is not None:
+        if grammar is not None and waiting is None:
             raw = grammar.apply(raw)
         # What is remembered is found without what it takes to make it.
         processed = None if raw.memo is None else raw.memo.processed.find(params)
@@ -157,7 +165,9 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
         reported = raw if terms.reports_raw else processed
         logprobs = [_report(terms, reported, token_id, output)] if terms.reported else None
         mask = [sampling_mask(processed)] if terms.returns_mask else None
-        if grammar is not None:
+        if waiting is not None:
+            waiting = None if token_id in waiting.ends else waiting
+        elif grammar is not None:
             grammar.accept(token_id, is_forced=len(output) < len(forced))
         output.append(token_id)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from stubserver.engine.behaviour import Circumstances, RequestedConstraint
 from stubserver.engine.grammar.constraint import Constraint
 from stubserver.engine.model import Model
+from stubserver.engine.waiting import Waiting
 from stubserver.sampling.params import SamplingParams
 from stubserver.sampling.stages import StepState
 
@@ -19,17 +20,25 @@ if TYPE_CHECKING:
 class EngineRequest:
     """What an endpoint asks of the engine, for a prompt of this length; one for requests that agree in all of it.
 
-    constraint: of structured outputs. The engine looks at it when it takes the request: `terms`. keeps_to_recorded:
-    whether values may rest on nothing but what was recorded, or have to say so.
+    constraint: of structured outputs. The engine looks at it when it takes the request: `terms`. waiting: what has to
+    come before it holds. keeps_to_recorded: whether values may rest on nothing but what was recorded, or have to say
+    so.
     """
 
     def __init__(
-        self, model: Model, params: SamplingParams, constraint: RequestedConstraint | None = None, *, prompt_len: int
+        self,
+        model: Model,
+        params: SamplingParams,
+        constraint: RequestedConstraint | None = None,
+        *,
+        prompt_len: int,
+        waiting: Waiting | None = None,
     ) -> None:
         self.model = model
         self.params = params
         self.constraint = constraint
         self.prompt_len = prompt_len
+        self.waiting = waiting
         self.keeps_to_recorded = model.settings.unrecorded != "allow"
 
     @cached_property

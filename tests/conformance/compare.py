@@ -194,6 +194,8 @@ def _merged(events: list[Any]) -> dict[str, Any]:
     """What the events of one choice add up to."""
     choices = [event["choices"][0] for event in events]
     logprobs = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+    if "delta" in choices[0]:
+        return _merged_chat(choices, logprobs)
     return {
         "text": "".join(choice["text"] for choice in choices),
         "logprobs": {key: [entry for each in logprobs for entry in each[key]] for key in logprobs[0]}
@@ -202,4 +204,18 @@ def _merged(events: list[Any]) -> dict[str, Any]:
         "token_ids": [token for choice in choices for token in choice["token_ids"] or []],
         "finish_reason": choices[-1]["finish_reason"],
         "stop_reason": choices[-1]["stop_reason"],
+    }
+
+
+def _merged_chat(choices: list[Any], logprobs: list[Any]) -> dict[str, Any]:
+    """The same of a chat's choice."""
+    deltas = [choice["delta"] for choice in choices]
+    return {
+        "role": deltas[0].get("role"),
+        **{key: "".join(delta.get(key) or "" for delta in deltas) for key in ("content", "reasoning")},
+        "tool_calls": [call for delta in deltas for call in delta.get("tool_calls", ())],
+        "logprobs": [entry for each in logprobs for entry in each["content"]],
+        "token_ids": [token for choice in choices for token in choice.get("token_ids") or []],
+        "finish_reason": choices[-1]["finish_reason"],
+        "stop_reason": choices[-1].get("stop_reason"),
     }

@@ -71,43 +71,51 @@ class Exchange:
         if not drawn or self.path not in FORCED or self.response["status"] != 200:
             return []
         choices = [choice for event in self._bodies() for choice in event.get("choices", ())]
-        if not self._tells_tokens(sampling, choices):
+        if sampling.get("top_k") == 1 and (body.get("echo") or not all(map(_tells_its_tokens, choices))):
+            # With one token to choose from (but for ties) nothing is drawn.
             return []
         forced: dict[int, list[int | str]] = {}
         for choice in choices:
             forced.setdefault(choice["index"], []).extend(self._tokens(choice))
         return [forced.get(index, []) for index in range(max(forced, default=-1) + 1)]
 
-    def _tells_tokens(self, sampling: dict[str, Any], choices: list[dict[str, Any]]) -> bool:
-        """Whether the reply tells its tokens. Those of top_k 1, which are no draw, needn't be told."""
-        told = all(choice.get("token_ids") is not None or choice["logprobs"] is not None for choice in choices)
-        return told or sampling.get("top_k") != 1
-
     def _tokens(self, choice: dict[str, Any]) -> list[int | str]:
         """The generated tokens of a choice: its ids, or else its tokens' texts."""
         if choice.get("token_ids") is not None:
             return list(choice["token_ids"])
         if choice["logprobs"] is None:
-            return [choice["text"]]
+            return self._tokens_of_text(choice)
         if "content" in choice["logprobs"]:
             pairs = [(entry["token"], entry["logprob"]) for entry in choice["logprobs"]["content"]]
         else:
             pairs = list(zip(choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"], strict=True))
         if self.request["body"].get("echo") and "events" in self.response:
             pairs = pairs[len(choice["prompt_token_ids"] or ()) :]
-        elif self.request["body"].get("echo"):
+        elif self.request["body"].get("echo") and "content" not in choice["logprobs"]:
             pairs = pairs[-self.response["body"]["usage"]["completion_tokens"] :]
         tokenizer = Tokenizer.from_file(str(BIGRAM / "tokenizer.json"))
         tokens: list[int | str] = []
         for text, value in pairs:
+            if text.startswith("token_id:"):
+                tokens.append(int(text.removeprefix("token_id:")))
+                continue
             # A byte token has no text of its own; its value tells which one it was.
             tokens.append(text or self._token_of_value(value, tokens, tokenizer))
         return tokens
 
+    def _tokens_of_text(self, choice: dict[str, Any]) -> list[int | str]:
+        """A text as it is tokenized: of a choice (or an event of it) that has nothing else."""
+        if "text" in choice:
+            return [choice["text"]]
+        message = choice.get("message") or {key: value for key, value in choice["delta"].items() if key != "role"}
+        text = (message.get("reasoning") or "") + (message.get("content") or "")
+        return list(Tokenizer.from_file(str(BIGRAM / "tokenizer.json")).encode(text, add_special_tokens=False).ids)
+
     def _token_of_value(self, value: float, before: list[int | str], tokenizer: Tokenizer) -> int:
         """The token without a text of its own that has this value after the tokens `before` (or after the prompt)."""
         body = self.request["body"]
-        last = before[-1] if before else tokenizer.encode(body["prompt"]).ids[-1]
+        # A chat's prompt ends in a newline here.
+        last = before[-1] if before else tokenizer.encode(body.get("prompt", "\n")).ids[-1]
         last = tokenizer.encode(last).ids[0] if isinstance(last, str) else last
         row = np.load(BIGRAM / "logits.npz")["table"][last].astype(np.float64)
         if self.settings["logprobs_mode"].startswith("processed"):
@@ -123,6 +131,15 @@ class Exchange:
         if "events" in self.response:
             return [event for event in self.response["events"] if event != "[DONE]"]
         return [self.response["body"]]
+
+
+def _tells_its_tokens(choice: dict[str, Any]) -> bool:
+    """Whether a choice, or an event of it, has its ids or a text for each token; a stream's first has none."""
+    if choice.get("token_ids") is not None or "role" in choice.get("delta", {}):
+        return True
+    logprobs = choice["logprobs"] or {}
+    texts = logprobs.get("tokens", [entry["token"] for entry in logprobs.get("content", ())])
+    return bool(texts) and all(texts)
 
 
 def load_exchanges(folders: Iterable[Path]) -> Iterator[Exchange]:

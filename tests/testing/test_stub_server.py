@@ -161,12 +161,16 @@ def test_conditions(stub: StubServer) -> None:
     assert text(stub, "the weather") == " The"
 
 
-def test_message(stub: StubServer) -> None:
-    stub.on(field={"messages[-1].content": "Paris?"}).message(
-        content="Let me see.", reasoning="Hm.", tool_calls=[{"name": "get_weather", "arguments": {"city": "Paris"}}]
-    )
-    body = {"messages": [{"role": "user", "content": "Paris?"}], "max_tokens": 200}
-    (choice,) = HTTP.post(f"{stub.base_url}/chat/completions", json=body).json()["choices"]
+def test_message() -> None:
+    """As with vLLM, it takes the parsers and the request's tools."""
+    parsers = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
+    tools = [{"type": "function", "function": {"name": "get_weather"}}]
+    body = {"messages": [{"role": "user", "content": "Paris?"}], "max_tokens": 200, "tools": tools}
+    with StubServer(**parsers) as stub:
+        stub.on(field={"messages[-1].content": "Paris?"}).message(
+            content="Let me see.", reasoning="Hm.", tool_calls=[{"name": "get_weather", "arguments": {"city": "Paris"}}]
+        )
+        (choice,) = HTTP.post(f"{stub.base_url}/chat/completions", json=body).json()["choices"]
     assert (choice["message"]["content"], choice["message"]["reasoning"]) == ("Let me see.", "Hm.")
     (call,) = choice["message"]["tool_calls"]
     assert (call["function"]["name"], call["function"]["arguments"]) == ("get_weather", '{"city": "Paris"}')

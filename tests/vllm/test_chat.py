@@ -119,7 +119,7 @@ def test_completions_show_the_markup() -> None:
     server = TestClient(create_app({"rules": [{"message": MESSAGE}]}))
     text = server.post("/v1/completions", json={"prompt": "x", "max_tokens": 200, "temperature": 0}).json()
     assert text["choices"][0]["text"] == (
-        "<think>\nI look it up.\n</think>\n\nLet me see."
+        "<think>I look it up.</think>Let me see."
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>\n'
     )

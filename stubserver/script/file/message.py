@@ -1,7 +1,8 @@
 """A scripted chat message as the text that a model would generate for it.
 
-The markup around reasoning and tool calls is that of Qwen's and Hermes' chat format. A server with the parsers for it
-takes it out again; /v1/completions shows it.
+The markup around reasoning and tool calls is that of Qwen's and Hermes' chat format, without the newlines that models
+put around reasoning: vLLM's parsers would leave them in. A server with the parsers for it takes it out again;
+/v1/completions shows it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ def message_segments(message: MessageKeys) -> tuple[Segment, ...]:
     segments: list[Segment] = []
     if message.reasoning is not None:
         segments += [
-            Segment("markup", "<think>\n"),
+            Segment("markup", "<think>"),
             Segment("reasoning", message.reasoning),
-            Segment("markup", "\n</think>\n\n"),
+            Segment("markup", "</think>"),
         ]
     if message.content is not None:
         segments.append(Segment("content", message.content))

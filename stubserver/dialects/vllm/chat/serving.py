@@ -8,35 +8,47 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic import ValidationError as PydanticError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stubserver.dialects.vllm.chat.message import Delta, MessageParser, delta_json, message_json
+from stubserver.dialects.vllm.chat.conversation import TemplateMessage
+from stubserver.dialects.vllm.chat.message import Delta, delta_json, message_json
+from stubserver.dialects.vllm.chat.messages import ChatMessage, Conversation
+from stubserver.dialects.vllm.chat.parsing import Parsing, ReplyParser
 from stubserver.dialects.vllm.chat.protocol import (
     ChatCompletionBatchRequest,
     ChatCompletionReply,
     ChatCompletionRequest,
     ChatFields,
-    ContentPart,
-    Message,
     NamedToolChoice,
+    in_field_order,
+    read_calls,
+    with_lists_of_calls,
 )
-from stubserver.dialects.vllm.prompts import Renderer, Truncation, check_given, check_lengths
+from stubserver.dialects.vllm.chat.reasoning import PARSERS
+from stubserver.dialects.vllm.chat.template import (
+    TemplateOptions,
+    check_template_trusted,
+    read_messages,
+    render_messages,
+)
+from stubserver.dialects.vllm.chat.tools import check_tools, forces_a_call, parses_tools, tool_constraint
+from stubserver.dialects.vllm.prompts import Renderer, Truncation, check_lengths
 from stubserver.dialects.vllm.protocol import requested_constraint
 from stubserver.dialects.vllm.sampling import beam_params, choose_max_tokens, sampling_params, steps_of
 from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.dialects.vllm.wire.logprobs import chat_logprobs, check_numbers, make_display, prompt_logprobs
 from stubserver.dialects.vllm.wire.usage import CHAT_DETAILS, usage, usage_in_stream
-from stubserver.engine.generate import Generation, in_turn
+from stubserver.engine.generate import Generation, Step, in_turn
 from stubserver.engine.model import Model
 from stubserver.engine.terms import EngineRequest
-from stubserver.errors import GenerationError, RequestError, ValidationError
+from stubserver.errors import GenerationError, RequestError, SchemaError, ValidationError
 from stubserver.memory import remembering
 from stubserver.sampling.params import SamplingParams
 from stubserver.serving.asked import Asked, Prompt
@@ -46,18 +58,16 @@ from stubserver.serving.plans import MAX_PLANS, NOT_READ, Plans
 from stubserver.serving.sending import event_stream, json_reply
 from stubserver.serving.start import request_id, start_generations
 from stubserver.serving.state import ServerState, server_state
-from stubserver.tokenizer.chat_template import render_chat
-
-C = TypeVar("C", bound=ChatFields)
 
 RESPONSE_ROLE = "assistant"
 
-Conversation = Sequence[Message]
-
 _ADAPTER = TypeAdapter(ChatCompletionRequest)
 _BATCH_ADAPTER = TypeAdapter(ChatCompletionBatchRequest)
-_CONVERSATION = TypeAdapter(list[Message])
-_CONVERSATIONS = TypeAdapter(Annotated[list[Annotated[list[Message], Field(min_length=1)]], Field(min_length=1)])
+_AS_IN_REQUESTS = ConfigDict(extra="allow")
+_CONVERSATION = TypeAdapter(list[ChatMessage], config=_AS_IN_REQUESTS)
+_CONVERSATIONS = TypeAdapter(
+    Annotated[list[Annotated[list[ChatMessage], Field(min_length=1)]], Field(min_length=1)], config=_AS_IN_REQUESTS
+)
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -77,60 +87,121 @@ async def create_batch_chat_completion(request: Request) -> Response:
 
 
 class Plan:
-    """What a request asks for, whatever its messages. Raises RequestError for what can't be done."""
+    """What a request asks for, whatever its messages. Raises RequestError for what can't be done.
 
-    def __init__(self, state: ServerState, request: ChatFields) -> None:
+    batch: the fields that each conversation of a batch is checked with, as a request of its own.
+    """
+
+    def __init__(self, state: ServerState, request: ChatFields, batch: Mapping[str, Any] | None = None) -> None:
         self.request = request
+        self.batch = batch
         self.model = state.find_model(request.model)
-        _check_tools(self.model, request)
+        check_tools(self.model, request)
+        self.options = _template_options(request)
+        check_template_trusted(self.model, self.options)
         check_media(request)
         self.display = make_display(self.model, request, request.top_logprobs)
+        self.parsing = _parsing(self.model, request, self.options, batch=batch is not None)
         self.engine_request = remembering(self._make_engine_request, MAX_PLANS)
 
     def _make_engine_request(self, prompt_len: int) -> EngineRequest:
         """For a prompt of this length. Raises ValidationError."""
-        constraint = requested_constraint(self.request.structured_outputs, self.request.response_format)
-        params = _params(self.model, self.request, prompt_len)
-        return EngineRequest(self.model, params, constraint, prompt_len=prompt_len)
+        model, request = self.model, self.request
+        constraint = tool_constraint(model.settings, request)
+        if constraint is None:
+            constraint = requested_constraint(request.structured_outputs, request.response_format)
+        params = _params(model, request, prompt_len)
+        if parses_tools(model.settings) and request.tools and request.tool_choice != "none":
+            # The tags may be special tokens.
+            params = replace(params, skip_special_tokens=False)
+        reasoning = self.parsing.reasoning if request.include_reasoning else None
+        waiting = reasoning.waiting(model.tokenizer) if reasoning and constraint else None
+        return EngineRequest(model, params, constraint, prompt_len=prompt_len, waiting=waiting)
 
 
 @dataclass(slots=True)
 class ChatAsked(Asked):
-    """A chat request, understood. conversations: a prompt each."""
+    """A chat request, understood. conversations: a prompt each, as the template gets them. roles: of the replies."""
 
     plan: Plan
-    conversations: Sequence[Conversation]
+    conversations: Sequence[Sequence[TemplateMessage]]
+    roles: Sequence[str]
+    batch: bool = False
 
 
 def understand(state: ServerState, body: Any) -> ChatAsked:
     """What the body of a chat request asks for. Raises RequestError for what can't be done."""
-    plan, messages = state.once(_make_plans).plan(body)
+    plan, messages = _planned(state.once(_make_plans), body)
     return _asked(plan, [messages])
 
 
 def understand_batch(state: ServerState, body: Any) -> ChatAsked:
     """What the body of a batch asks for. Raises RequestError for what can't be done."""
-    return _asked(*state.once(_make_batch_plans).plan(body))
+    plan, conversations = _planned(state.once(_make_batch_plans), body)
+    return _asked(plan, [_single(plan.batch or {}, messages).messages for messages in conversations], batch=True)
 
 
-def _asked(plan: Plan, conversations: Sequence[Conversation]) -> ChatAsked:
-    prompts = [_render_prompt(plan.model, plan.request, messages) for messages in conversations]
+def _planned(plans: Plans[Any, Plan], body: Any) -> tuple[Plan, Any]:
+    try:
+        return plans.plan(body)
+    except SchemaError as error:
+        error.problems = in_field_order(error.problems)
+        raise
+
+
+def _asked(plan: Plan, conversations: Sequence[Conversation], *, batch: bool = False) -> ChatAsked:
+    request, model = plan.request, plan.model
+    roles = [RESPONSE_ROLE if request.add_generation_prompt else _last_role(messages) for messages in conversations]
+    read = [read_messages(model, messages, plan.options) for messages in conversations]
+    prompts = [_render_prompt(plan, messages) for messages in read]
     engine_requests = [plan.engine_request(len(prompt.token_ids)) for prompt in prompts]
-    return ChatAsked(plan.model, prompts, engine_requests, plan, conversations)
+    return ChatAsked(model, prompts, engine_requests, plan, read, roles, batch)
+
+
+def _last_role(messages: Conversation) -> str:
+    return str(messages[-1]["role"]) if messages and isinstance(messages[-1], dict) else RESPONSE_ROLE
 
 
 def _make_plans(state: ServerState) -> Plans[ChatCompletionRequest, Plan]:
-    return Plans(_ADAPTER, "messages", partial(_read, _CONVERSATION), partial(Plan, state))
+    return Plans(_ADAPTER, "messages", _read_conversation, partial(Plan, state))
 
 
 def _make_batch_plans(state: ServerState) -> Plans[ChatCompletionBatchRequest, Plan]:
-    return Plans(_BATCH_ADAPTER, "messages", partial(_read, _CONVERSATIONS), partial(Plan, state))
+    return Plans(_BATCH_ADAPTER, "messages", _read_conversations, partial(_batch_plan, state))
 
 
-def _read(adapter: TypeAdapter[Any], messages: Any) -> Any:
+def _batch_plan(state: ServerState, request: ChatCompletionBatchRequest) -> Plan:
+    """Each conversation is a request of its own, but checked where only pydantic's text comes of it."""
+    state.find_model(request.model)
+    fields = request.fields()
+    return Plan(state, _single(fields, _ANY_CONVERSATION), fields)
+
+
+def _single(fields: Mapping[str, Any], messages: Any) -> ChatCompletionRequest:
+    """One conversation of a batch, checked. Raises RequestError with pydantic's text."""
+    try:
+        return ChatCompletionRequest.model_validate({**fields, "messages": messages})
+    except PydanticError as error:
+        raise RequestError(str(error)) from None
+
+
+_ANY_CONVERSATION = [{"role": "user", "content": ""}]
+
+
+def _read_conversation(messages: Any) -> Any:
     """The messages, checked; what is wrong with them is said with the rest of the request."""
     try:
-        return adapter.validate_python(messages, from_attributes=True)
+        read = _CONVERSATION.validate_python(with_lists_of_calls(messages), from_attributes=True)
+        read_calls(read)
+    except (PydanticError, RequestError, RecursionError):
+        return NOT_READ
+    return read
+
+
+def _read_conversations(conversations: Any) -> Any:
+    """The same of a batch."""
+    try:
+        return _CONVERSATIONS.validate_python(conversations, from_attributes=True)
     except (PydanticError, RecursionError):
         return NOT_READ
 
@@ -142,8 +213,8 @@ class _Chat(NamedTuple):
     created: int
     asked: ChatAsked
     generations: Sequence[Generation]
-    role: str
-    echoed: Sequence[str]
+    echoed: Sequence[Any]
+    parsers: dict[int, ReplyParser]
 
     @property
     def model(self) -> Model:
@@ -160,7 +231,7 @@ class _Part(NamedTuple):
     """A piece of one choice."""
 
     number: int
-    delta: Delta
+    delta: Delta | None
     logprobs: dict[str, Any] | None
     token_ids: Sequence[int]
     finish_reason: str | None
@@ -168,35 +239,22 @@ class _Part(NamedTuple):
 
 
 def _start(request: Request, body: Mapping[str, Any], asked: ChatAsked) -> _Chat:
-    fields, conversations = asked.plan.request, asked.conversations
-    role = RESPONSE_ROLE if fields.add_generation_prompt else conversations[0][-1].role
+    fields = asked.plan.request
     generations = start_generations(request.scope, body, asked)
     own_id = f"chatcmpl-{request_id(request, fields.request_id)}"
-    echoed = [_echoed(fields, messages, role) for messages in conversations]
-    return _Chat(own_id, int(time.time()), asked, generations, role, echoed)
-
-
-def _check_tools(model: Model, parsed: ChatFields) -> None:
-    """Without a parser for the model's tool calls."""
-    settings, choice = model.settings, parsed.tool_choice
-    if choice == "auto" and not (settings.enable_auto_tool_choice and settings.tool_call_parser):
-        message = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
-        raise ValidationError(message)
-    required = isinstance(choice, NamedToolChoice) or choice == "required"
-    if required and not settings.tool_call_parser:
-        shown = f'function "{choice.function.name}"' if isinstance(choice, NamedToolChoice) else '"required"'
-        raise ValidationError(f"tool_choice={shown} requires --tool-call-parser to be set")
+    echoed = [_echoed(fields, messages, role) for messages, role in zip(asked.conversations, asked.roles, strict=True)]
+    return _Chat(own_id, int(time.time()), asked, generations, echoed, {})
 
 
 class MediaFields(Protocol):
-    """What of a request says how images are read."""
+    """What of a request says how media are loaded."""
 
     media_io_kwargs: dict[str, dict[str, Any]] | None
     mm_processor_kwargs: dict[str, Any] | None
 
 
 def check_media(parsed: MediaFields) -> None:
-    """Refuse what only trusted clients may say. Raises ValidationError."""
+    """Refuse them unless the server trusts its clients with them. Raises ValidationError."""
     for name, stage in (("mm_processor_kwargs", "preprocessing"), ("media_io_kwargs", "media loading")):
         if getattr(parsed, name):
             message = (
@@ -206,57 +264,49 @@ def check_media(parsed: MediaFields) -> None:
             raise ValidationError(message, parameter=name)
 
 
-def _render_prompt(model: Model, parsed: ChatFields, messages: Sequence[Message]) -> Prompt:
+def _template_options(parsed: ChatFields) -> TemplateOptions:
+    given = parsed.chat_template_kwargs or {}
+    fields: dict[str, Any] = {
+        "add_generation_prompt": parsed.add_generation_prompt,
+        "continue_final_message": parsed.continue_final_message,
+        "documents": parsed.documents,
+        "reasoning_effort": parsed.reasoning_effort,
+    }
+    if parsed.reasoning_effort is not None and "enable_thinking" not in given:
+        fields["enable_thinking"] = parsed.reasoning_effort != "none"
+    tools = [tool.shown() for tool in parsed.tools] if parsed.tools is not None else None
+    return TemplateOptions(parsed.chat_template, given, fields, tools)
+
+
+def _parsing(model: Model, parsed: ChatFields, options: TemplateOptions, *, batch: bool) -> Parsing:
+    settings, calls_parsed = model.settings, parses_tools(model.settings)
+    known_reasoning = not settings.reasoning_parser or settings.reasoning_parser in PARSERS
+    imitated = known_reasoning and (not calls_parsed or settings.tool_call_parser == "hermes")
+    reasoning = PARSERS.get(settings.reasoning_parser) if imitated else None
+    looks_for_calls = calls_parsed and parsed.tool_choice != "none"
+    return Parsing(
+        on=bool(settings.reasoning_parser) or calls_parsed,
+        reasoning=reasoning if reasoning and reasoning.is_on(options.arguments) else None,
+        has_tools=calls_parsed,
+        hermes=imitated and looks_for_calls,
+        scripted=not imitated,
+        reasons=bool(settings.reasoning_parser),
+        calls=looks_for_calls and bool(parsed.tools),
+        forced=forces_a_call(parsed),
+        include_reasoning=parsed.include_reasoning,
+        last_only=batch and bool(parsed.stream),
+    )
+
+
+def _render_prompt(plan: Plan, messages: Sequence[TemplateMessage]) -> Prompt:
     """The prompt that a conversation makes. Raises RequestError for what can't be rendered."""
+    parsed, model = plan.request, plan.model
     max_tokens, name = _max_tokens(parsed)
     truncation = Truncation(parsed.truncate_prompt_tokens, parsed.truncation_side)
-    template_kwargs = dict(parsed.chat_template_kwargs or {})
-    template = parsed.chat_template or template_kwargs.pop("chat_template", None)
-    if template is not None and not model.settings.trust_request_chat_template:
-        raise RequestError(
-            "Chat template is passed with request, but --trust-request-chat-template is not set. "
-            "Refused request with untrusted chat template."
-        )
-    text = render_chat(
-        model.tokenizer,
-        [template_message(model, message) for message in messages],
-        template=template,
-        add_generation_prompt=parsed.add_generation_prompt,
-        continue_final_message=parsed.continue_final_message,
-        tools=[tool.model_dump(exclude_unset=True) for tool in parsed.tools] if parsed.tools else None,
-        documents=parsed.documents,
-        template_kwargs=_with_reasoning_effort(parsed, template_kwargs),
-    )
     check_lengths(model, max_tokens or 0, truncation, name)
-    check_given(text)
+    text = render_messages(model, messages, plan.options)
     special = parsed.add_special_tokens
     return Renderer(model, max_tokens=max_tokens or 0, truncation=truncation, add_special_tokens=special).prompt(text)
-
-
-def template_message(model: Model, message: Message) -> dict[str, Any]:
-    """A message as the template gets it, the texts of its parts joined by newlines.
-
-    Raises ValidationError for a part that is no text.
-    """
-    shown = message.model_dump(exclude_unset=True)
-    if isinstance(message.content, list):
-        shown["content"] = "\n".join(_part_text(model, part) for part in message.content)
-    return shown
-
-
-def _part_text(model: Model, part: ContentPart | str) -> str:
-    if isinstance(part, str):
-        return part
-    if part.text is None:
-        raise RequestError(f"{model.name} is not a multimodal model")
-    return part.text
-
-
-def _with_reasoning_effort(parsed: ChatFields, template_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    if parsed.reasoning_effort is None:
-        return dict(template_kwargs)
-    thinking = {"reasoning_effort": parsed.reasoning_effort, "enable_thinking": parsed.reasoning_effort != "none"}
-    return {**thinking, **template_kwargs}
 
 
 def _max_tokens(parsed: ChatFields) -> tuple[int | None, str]:
@@ -282,52 +332,67 @@ def _params(model: Model, parsed: ChatFields, prompt_len: int) -> SamplingParams
     )
 
 
-def _echoed(parsed: ChatFields, messages: Sequence[Message], role: str) -> str:
-    """The last message's text, which echo puts in front if the reply continues its role."""
-    if not parsed.echo or messages[-1].role != role:
+def _echoed(parsed: ChatFields, messages: Sequence[TemplateMessage], role: str) -> Any:
+    """The last message's content, which echo puts in front if the reply continues its role."""
+    if not parsed.echo or messages[-1]["role"] != role:
         return ""
-    content = messages[-1].content or ""
-    if isinstance(content, str):
-        return content
-    return "\n".join(part if isinstance(part, str) else part.text or "" for part in content)
+    return messages[-1]["content"]
 
 
 def _parts(chat: _Chat) -> Iterator[_Part]:
     """The parts of all choices as they are generated. Raises ValidationError before the first one."""
     for generation in chat.generations:
         generation.check()
-    parsers: dict[int, MessageParser] = {}
-    called: set[int] = set()
+    streamed: set[int] = set()
     for number, (choice, step) in in_turn([steps_of(generation, chat.request) for generation in chat.generations]):
         generation = chat.generations[number]
         index = number * generation.params.n + choice
-        parser = parsers.get(index) or parsers.setdefault(index, _parser(generation))
-        delta = parser.feed(step.text)
-        if delta.tool_calls:
-            called.add(index)
-        logprobs = chat_logprobs(step, chat.asked.plan.display) if chat.request.logprobs else None
-        finish_reason = _finish_reason(chat, step.finish_reason, called=index in called)
-        yield _Part(index, _visible(chat, delta), logprobs, step.token_ids, finish_reason, step.stop_reason)
+        parser = chat.parsers.get(index) or chat.parsers.setdefault(index, _parser(chat, generation))
+        delta = parser.feed(step.text, step.token_ids, finished=step.finish_reason is not None)
+        if delta and delta.tool_calls:
+            streamed.add(index)
+        logprobs = _logprobs(chat, step)
+        called = index in streamed and step.finish_reason == "stop" and not _is_named(chat)
+        finish_reason = "tool_calls" if called else step.finish_reason
+        yield _Part(index, _first_call(chat, delta), logprobs, step.token_ids, finish_reason, step.stop_reason)
 
 
-def _parser(generation: Generation) -> MessageParser:
-    skip = generation.params.skip_special_tokens
-    return MessageParser(generation.answer.segments, generation.model.tokenizer, skip_special_tokens=skip)
+def _logprobs(chat: _Chat, step: Step) -> dict[str, Any] | None:
+    """The values of a step, if asked for; a beam search's tokens come without their bytes."""
+    if not chat.request.logprobs:
+        return None
+    shown = chat_logprobs(step, chat.asked.plan.display)
+    if not chat.request.use_beam_search:
+        return shown
+    return {"content": [{**entry, "bytes": None} for entry in shown["content"]]}
 
 
-def _visible(chat: _Chat, delta: Delta) -> Delta:
-    """What of a delta the request wants to see: no reasoning, or the first tool call only, if it says so."""
-    if not chat.request.include_reasoning:
-        delta = delta._replace(reasoning=None)
-    if chat.request.parallel_tool_calls is False:
-        delta = delta._replace(tool_calls=[call for call in delta.tool_calls if call.number == 0])
-    return delta
+def _parser(chat: _Chat, generation: Generation) -> ReplyParser:
+    plan, params = chat.asked.plan, generation.params
+    waiting = plan.parsing.reasoning.waiting(plan.model.tokenizer) if plan.parsing.reasoning else None
+    return ReplyParser(
+        plan.parsing,
+        generation.answer.segments,
+        plan.model.tokenizer,
+        is_open=waiting is not None and waiting.is_open(generation.request.prompt_token_ids),
+        skip_special_tokens=params.skip_special_tokens,
+    )
 
 
-def _finish_reason(chat: _Chat, finish_reason: str | None, *, called: bool) -> str | None:
-    """A message that calls a tool ends by "tool_calls", unless the request itself named the tool."""
-    named = isinstance(chat.request.tool_choice, NamedToolChoice)
-    return "tool_calls" if called and finish_reason == "stop" and not named else finish_reason
+def _first_call(chat: _Chat, delta: Delta | None) -> Delta | None:
+    """Of the calls only the first, if the request wants no more."""
+    if delta is None or chat.request.parallel_tool_calls is not False:
+        return delta
+    return delta._replace(tool_calls=[call for call in delta.tool_calls if call.number == 0])
+
+
+def _is_named(chat: _Chat) -> bool:
+    return isinstance(chat.request.tool_choice, NamedToolChoice)
+
+
+def _hides(chat: _Chat) -> bool:
+    """Whether logprobs and token ids are hidden with the reasoning, of which they would tell."""
+    return chat.asked.plan.parsing.on and not chat.request.include_reasoning
 
 
 def _events(chat: _Chat) -> Iterator[dict[str, Any]]:
@@ -336,10 +401,13 @@ def _events(chat: _Chat) -> Iterator[dict[str, Any]]:
     include_usage, continuous = usage_in_stream(request.stream_options, settings)
     (generation,) = chat.generations
     prompt_tokens = len(generation.request.prompt_token_ids)
-    counts = _Counts(generation.params.n)
+    generated = [0] * generation.params.n
     parts = _parts(chat)
     # The role goes out with the first token: what is refused is refused before. What fails has begun.
-    opening = ({**event, "usage": usage(prompt_tokens, 0)} if continuous else event for event in _opening_events(chat))
+    opening = (
+        {**event, "usage": _chunk_usage(chat, prompt_tokens, 0, None)} if continuous else event
+        for event in _opening_events(chat)
+    )
     try:
         first = next(parts)
     except GenerationError:
@@ -347,7 +415,7 @@ def _events(chat: _Chat) -> Iterator[dict[str, Any]]:
         raise
     yield from opening
     for part in _chained(first, parts):
-        counts.add(part)
+        generated[part.number] += len(part.token_ids)
         choice = _stream_choice(chat, part)
         if choice is None:
             continue
@@ -355,7 +423,7 @@ def _events(chat: _Chat) -> Iterator[dict[str, Any]]:
         if part.finish_reason is not None and not include_usage:
             event["system_fingerprint"] = chat.model.system_fingerprint
         if continuous:
-            event["usage"] = usage(prompt_tokens, counts.generated[part.number])
+            event["usage"] = _chunk_usage(chat, prompt_tokens, generated[part.number], part.number)
         yield event
     if include_usage:
         yield {
@@ -363,31 +431,40 @@ def _events(chat: _Chat) -> Iterator[dict[str, Any]]:
             "choices": [],
             "usage": usage(
                 prompt_tokens,
-                sum(counts.generated),
-                details=CHAT_DETAILS if settings.enable_prompt_tokens_details else None,
-                reasoning_tokens=counts.reasoning if settings.reasoning_parser else None,
+                sum(generated),
+                details=_prompt_details(chat),
+                reasoning_tokens=sum(parser.reasoning_tokens for parser in chat.parsers.values())
+                if settings.reasoning_parser
+                else None,
             ),
             "system_fingerprint": chat.model.system_fingerprint,
         }
 
 
+def _chunk_usage(chat: _Chat, prompt_tokens: int, generated: int, number: int | None) -> dict[str, Any]:
+    """Counts of one choice so far (number; None: before its first token)."""
+    counts = usage(prompt_tokens, generated)
+    counts["completion_tokens_details"] = None
+    if chat.model.settings.reasoning_parser:
+        tokens = 0 if number is None else chat.parsers[number].reasoning_tokens
+        counts["completion_tokens_details"] = {"reasoning_tokens": tokens}
+    return counts
+
+
+def _prompt_details(chat: _Chat) -> Mapping[str, int] | None:
+    """What is known of the prompt's tokens; nothing of those of a beam search, or of a batch."""
+    told = chat.model.settings.enable_prompt_tokens_details and not chat.request.use_beam_search
+    return CHAT_DETAILS if told and not chat.asked.batch else None
+
+
+def _reasoning_tokens(chat: _Chat) -> int:
+    """Of a full reply."""
+    return sum(parser.all_reasoning_tokens for parser in chat.parsers.values())
+
+
 def _chained(first: _Part, rest: Iterator[_Part]) -> Iterator[_Part]:
     yield first
     yield from rest
-
-
-class _Counts:
-    """Tokens generated for each choice, and how many of them were reasoning."""
-
-    def __init__(self, choices: int) -> None:
-        self.generated = [0] * choices
-        self.reasoning = 0
-
-    def add(self, part: _Part) -> None:
-        """Count a part."""
-        self.generated[part.number] += len(part.token_ids)
-        if part.delta.reasoning is not None:
-            self.reasoning += len(part.token_ids)
 
 
 def _opening_events(chat: _Chat) -> Iterator[dict[str, Any]]:
@@ -396,7 +473,7 @@ def _opening_events(chat: _Chat) -> Iterator[dict[str, Any]]:
     for number in range(generation.params.n):
         yield {
             **_head(chat, "chat.completion.chunk"),
-            "choices": [_opening_choice(number, {"role": chat.role, "content": ""})],
+            "choices": [_opening_choice(number, {"role": chat.asked.roles[0], "content": ""})],
             "prompt_token_ids": prompt.token_ids if request.return_token_ids else None,
             "prompt_text": prompt.text if request.return_prompt_text else None,
         }
@@ -411,14 +488,15 @@ def _opening_choice(number: int, delta: dict[str, Any]) -> dict[str, Any]:
 
 def _stream_choice(chat: _Chat, part: _Part) -> dict[str, Any] | None:
     """The part as an event has it; None if it has nothing to show (markup that was parsed away)."""
-    delta = delta_json(part.delta)
-    ids_shown = bool(chat.request.return_token_ids)
-    if not delta and part.finish_reason is None and part.logprobs is None and not ids_shown:
+    hidden = _hides(chat)
+    logprobs = None if hidden else part.logprobs
+    ids_shown = bool(chat.request.return_token_ids) and not hidden
+    if part.delta is None and part.finish_reason is None and logprobs is None and not ids_shown:
         return None
     choice = {
         "index": part.number,
-        "delta": delta,
-        "logprobs": part.logprobs,
+        "delta": delta_json(part.delta or Delta()),
+        "logprobs": logprobs,
         "finish_reason": part.finish_reason,
         "token_ids": part.token_ids if ids_shown else None,
     }
@@ -434,13 +512,16 @@ def _head(chat: _Chat, kind: str) -> dict[str, Any]:
 def _full_reply(chat: _Chat) -> dict[str, Any]:
     """The fold of the parts."""
     settings = chat.model.settings
-    counts = _Counts(sum(generation.params.n for generation in chat.generations))
     folded: dict[int, list[_Part]] = {}
     for part in _parts(chat):
-        counts.add(part)
-        folded.setdefault(part.number, []).append(part)
+        kept = folded.setdefault(part.number, [])
+        if chat.asked.plan.parsing.last_only:
+            kept.clear()
+        kept.append(part)
+    generated = sum(len(part.token_ids) for parts in folded.values() for part in parts)
     first, prompt = chat.generations[0], chat.asked.prompts[0]
-    scored = first.params.prompt_logprobs is not None
+    one = not chat.asked.batch
+    scored = one and first.params.prompt_logprobs is not None
     return {
         **_head(chat, "chat.completion"),
         "choices": [_full_choice(chat, folded[number]) for number in sorted(folded)],
@@ -448,14 +529,14 @@ def _full_reply(chat: _Chat) -> dict[str, Any]:
         "system_fingerprint": chat.model.system_fingerprint,
         "usage": usage(
             sum(len(each.token_ids) for each in chat.asked.prompts),
-            sum(counts.generated),
-            details=CHAT_DETAILS if settings.enable_prompt_tokens_details else None,
-            reasoning_tokens=counts.reasoning if settings.reasoning_parser else None,
+            generated,
+            details=_prompt_details(chat),
+            reasoning_tokens=_reasoning_tokens(chat) if one and settings.reasoning_parser else None,
             nulls=True,
         ),
         "prompt_logprobs": prompt_logprobs(first.prompt_logprobs) if scored else None,
-        "prompt_token_ids": prompt.token_ids if chat.request.return_token_ids else None,
-        "prompt_text": prompt.text if chat.request.return_prompt_text else None,
+        "prompt_token_ids": prompt.token_ids if one and chat.request.return_token_ids else None,
+        "prompt_text": prompt.text if one and chat.request.return_prompt_text else None,
         "kv_transfer_params": None,
         "ec_transfer_params": None,
         "metrics": None,
@@ -464,23 +545,40 @@ def _full_reply(chat: _Chat) -> dict[str, Any]:
 
 def _full_choice(chat: _Chat, parts: Sequence[_Part]) -> dict[str, Any]:
     last, request = parts[-1], chat.request
-    message = message_json(chat.role, [part.delta for part in parts])
-    echoed = chat.echoed[last.number // chat.generations[0].params.n]
-    if echoed:
-        message["content"] = echoed + (message["content"] or "")
+    number = last.number // chat.generations[0].params.n
+    message = chat.parsers[last.number].message()
+    called = bool(message.tool_calls) and request.tool_choice == "auto"
+    if request.tool_choice in (None, "none") or request.parallel_tool_calls is False:
+        message = message._replace(tool_calls=message.tool_calls[: 0 if request.tool_choice in (None, "none") else 1])
+    if request.echo:
+        message = message._replace(content=_as_text(chat.echoed[number]) + (message.content or ""))
+    hidden = _hides(chat) and not chat.asked.batch
     logprobs = None
-    if request.logprobs:
+    if request.logprobs and not hidden:
         logprobs = {"content": [entry for part in parts if part.logprobs for entry in part.logprobs["content"]]}
         check_numbers(entry["logprob"] for entry in logprobs["content"])
+    ids_shown = request.return_token_ids and not hidden
     return {
         "index": last.number,
-        "message": message,
+        "message": message_json(chat.asked.roles[number], message),
         "logprobs": logprobs,
-        "finish_reason": last.finish_reason,
+        "finish_reason": _full_finish_reason(chat, last, called=called),
         "stop_reason": last.stop_reason,
-        "token_ids": [token for part in parts for token in part.token_ids] if request.return_token_ids else None,
+        "token_ids": [token for part in parts for token in part.token_ids] if ids_shown else None,
         "routed_experts": None,
     }
+
+
+def _as_text(content: Any) -> str:
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+def _full_finish_reason(chat: _Chat, last: _Part, *, called: bool) -> str | None:
+    """In a full reply a call that the model chose ends it by "tool_calls" even at its last token."""
+    own = "stop" if last.finish_reason == "tool_calls" else last.finish_reason
+    if called or (chat.request.tool_choice == "required" and own == "stop"):
+        return "tool_calls"
+    return own
 
 
 ROUTE = Route(create_chat_completion, ChatCompletionRequest, ChatCompletionReply, understand)

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stubserver.dialects.vllm.chat.reasoning import constraint_waiting
 from stubserver.dialects.vllm.completions.protocol import CompletionReply, CompletionRequest
 from stubserver.dialects.vllm.prompts import Renderer, Truncation, check_given, render_prompts
 from stubserver.dialects.vllm.protocol import requested_constraint
@@ -82,7 +83,8 @@ class Plan:
         """
         constraint = requested_constraint(self.request.structured_outputs, self.request.response_format)
         params = _params(self.model, self.request, prompt_len)
-        return EngineRequest(self.model, params, constraint, prompt_len=prompt_len)
+        waiting = constraint_waiting(self.model) if constraint else None
+        return EngineRequest(self.model, params, constraint, prompt_len=prompt_len, waiting=waiting)
 
 
 @dataclass(slots=True)

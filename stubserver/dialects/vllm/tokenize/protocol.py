@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from stubserver.dialects.vllm.chat.protocol import Message, Tool
+from stubserver.dialects.vllm.chat.messages import ChatMessage
+from stubserver.dialects.vllm.chat.protocol import Tool
 from stubserver.dialects.vllm.protocol import INT64_MAX, ReplyModel, RequestModel
 from stubserver.errors import ValidationError
 
@@ -21,10 +22,12 @@ class TokenizeCompletionRequest(RequestModel):
 
 
 class TokenizeChatRequest(RequestModel):
-    """Tokenize messages, rendered by the chat template."""
+    """Tokenize messages, rendered by the chat template; further keys of their parts are kept."""
+
+    model_config = ConfigDict(extra="allow")
 
     model: str | None = None
-    messages: list[Message]
+    messages: list[ChatMessage]
     add_generation_prompt: bool = True
     return_token_strs: bool | None = False
     continue_final_message: bool = False

@@ -6,7 +6,13 @@ from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stubserver.dialects.vllm.chat.serving import check_media, template_message
+from stubserver.dialects.vllm.chat.serving import check_media
+from stubserver.dialects.vllm.chat.template import (
+    TemplateOptions,
+    check_template_trusted,
+    read_messages,
+    render_messages,
+)
 from stubserver.dialects.vllm.prompts import check_decodable
 from stubserver.dialects.vllm.tokenize.protocol import (
     DetokenizeReply,
@@ -17,12 +23,10 @@ from stubserver.dialects.vllm.tokenize.protocol import (
     TokenizeRequest,
 )
 from stubserver.engine.model import Model
-from stubserver.errors import RequestError
 from stubserver.serving.body import parse_body
 from stubserver.serving.dialect import Route
 from stubserver.serving.sending import json_reply
 from stubserver.serving.state import server_state
-from stubserver.tokenizer.chat_template import render_chat
 
 _TOKENIZE: TypeAdapter[TokenizeCompletionRequest | TokenizeChatRequest] = TypeAdapter(TokenizeRequest)
 _DETOKENIZE = TypeAdapter(DetokenizeRequest)
@@ -32,7 +36,7 @@ async def tokenize(request: Request) -> Response:
     """Text, or messages rendered by the chat template, as token ids."""
     _, parsed = await parse_body(request, _TOKENIZE)
     model = server_state(request).find_model(parsed.model)
-    text = _rendered(model, parsed) if isinstance(parsed, TokenizeChatRequest) else parsed.prompt
+    text = _render(model, parsed) if isinstance(parsed, TokenizeChatRequest) else parsed.prompt
     token_ids = model.tokenizer.encode(text, add_special_tokens=parsed.add_special_tokens)
     pieces = [model.tokenizer.id_to_piece(token_id) for token_id in token_ids] if parsed.return_token_strs else None
     return json_reply(
@@ -45,26 +49,17 @@ async def tokenize(request: Request) -> Response:
     )
 
 
-def _rendered(model: Model, parsed: TokenizeChatRequest) -> str:
-    """The messages as one text. Raises RequestError for what can't be rendered."""
-    kwargs = dict(parsed.chat_template_kwargs or {})
-    in_kwargs = kwargs.pop("chat_template", None)
-    template = parsed.chat_template or in_kwargs
-    if not model.settings.trust_request_chat_template and (parsed.chat_template is not None or in_kwargs is not None):
-        raise RequestError(
-            "Chat template is passed with request, but --trust-request-chat-template is not set. "
-            "Refused request with untrusted chat template."
-        )
+def _render(model: Model, parsed: TokenizeChatRequest) -> str:
+    """The text that a conversation makes. Raises RequestError for what can't be rendered."""
+    fields = {
+        "add_generation_prompt": parsed.add_generation_prompt,
+        "continue_final_message": parsed.continue_final_message,
+    }
+    tools = None if parsed.tools is None else [tool.shown() for tool in parsed.tools]
+    options = TemplateOptions(parsed.chat_template, parsed.chat_template_kwargs or {}, fields, tools)
+    check_template_trusted(model, options)
     check_media(parsed)
-    return render_chat(
-        model.tokenizer,
-        [template_message(model, message) for message in parsed.messages],
-        template=template,
-        add_generation_prompt=parsed.add_generation_prompt,
-        continue_final_message=parsed.continue_final_message,
-        tools=[tool.model_dump(exclude_unset=True) for tool in parsed.tools] if parsed.tools else None,
-        template_kwargs=kwargs,
-    )
+    return render_messages(model, read_messages(model, parsed.messages, options), options)
 
 
 async def detokenize(request: Request) -> Response:

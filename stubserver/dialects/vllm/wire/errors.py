@@ -35,6 +35,9 @@ KINDS: dict[type[RequestError], tuple[int, str]] = {
 }
 """Kind → (status, type); of a kind that isn't there, its base counts."""
 
+OWN_KINDS = (errors.UnscriptedError, errors.UnrecordedError, errors.UpstreamError, errors.GenerationError)
+"""Kinds whose words are stubserver's, for who writes tests: paths stay in them."""
+
 
 def _prompt_too_long(error: RequestError) -> str:
     length, limit = error.facts["length"], error.facts["limit"]
@@ -80,7 +83,7 @@ def error_reply(error: RequestError) -> tuple[int, Any]:
     message, parameter = _message(error), error.parameter
     if isinstance(error, errors.SchemaError) and error.problems:
         parameter = _place(error.problems[0]["loc"])
-    shown = message if isinstance(error, _OUR_OWN) else _sanitized(message)
+    shown = message if isinstance(error, OWN_KINDS) else _sanitized(message)
     body = {"message": shown, "type": kind, "param": parameter, "code": status}
     # A profile may have words of its own.
     return status, {"error": {**body, **error.facts.get("override", {})}}
@@ -96,9 +99,6 @@ def _message(error: RequestError) -> str:
     named = ", ".join(f"{name}={part}" for name, part in known if part is not None)
     return f"{error.message} ({named})" if named else error.message
 
-
-_OUR_OWN = (errors.UnscriptedError, errors.UnrecordedError, errors.UpstreamError, errors.GenerationError)
-"""What vLLM has no words for: a place in a script's file is to be seen."""
 
 _SYSTEM_FOLDERS = ("home", "usr", "opt", "var", "tmp", "root", "lib", "mnt", "srv")
 
@@ -144,8 +144,16 @@ def dead_reply(path: str) -> tuple[int, Any]:
 
 # Bodies that aren't of the schema -------------------------------------------------------------------------------------
 
-# Parts of a pydantic location that name a branch of a union, not a field that a client knows.
-_BRANCH = re.compile(r"[\[\](){}]|^(str|int|float|bool|bytes|list|dict|nullable|\w*(ResponseFormat|Request))$")
+# Parts of a pydantic location that name a branch of a union, not a field that a client knows; vLLM's list, and that
+# of the models that have their own validators there (and so brackets in their names). It takes the field `arguments`
+# for such a part, too.
+_BRANCH = re.compile(
+    r"[\[\](){}]|^(function-(wrap|after|before|plain)|json-or-python|lax-or-strict|chain|default|nullable|tagged-union"
+    r"|union|call|arguments|is-instance|is-subclass|callable|str|int|float|bool|bytes|bytearray|list|tuple|dict|set"
+    r"|frozenset|complex|none|nonetype)$",
+    re.IGNORECASE,
+)
+_MODEL = re.compile(r"^\w*(ResponseFormat|Request)$")
 
 
 def _list(problems: Sequence[Mapping[str, Any]]) -> str:
@@ -165,7 +173,11 @@ def _line(problem: Mapping[str, Any]) -> str:
 
 
 def _place(loc: Sequence[int | str]) -> str:
-    return ".".join(["body", *(str(part) for part in loc if not _BRANCH.search(str(part)))])
+    return ".".join(["body", *(str(part) for part in loc if not _is_internal(str(part)))])
+
+
+def _is_internal(part: str) -> bool:
+    return bool(_BRANCH.search(part) or _MODEL.search(part))
 
 
 def _summary(value: Any) -> str:
