@@ -13,6 +13,7 @@ from stubserver.engine.grammar import Grammar
 from stubserver.engine.model import Model
 from stubserver.engine.output_text import OutputText
 from stubserver.engine.recorded import keep_to_recorded
+from stubserver.engine.stats import Choices
 from stubserver.engine.terms import EngineRequest, Terms
 from stubserver.errors import GenerationError, ValidationError
 from stubserver.memory import Memo
@@ -64,8 +65,9 @@ class Generation:
 
     answer: the script, bound to this request. forced: token ids per choice that decoding has to follow. tokenized:
     whether the prompt's ids are the tokenizer's own, so that they need no check. record: is told of every step, where
-    somebody keeps a journal. aborted: ends all choices at their next step. notes: what its values rest on that was
-    never recorded; None where nobody asks. Raises UnrecordedError.
+    somebody keeps a journal. replica: which of the server's is meant; there is one, 0. aborted: ends all choices at
+    their next step. choices: what several choices share that are counted together. notes: what its values rest on that
+    was never recorded; None where nobody asks. Raises UnrecordedError.
     """
 
     def __init__(
@@ -85,7 +87,9 @@ class Generation:
         self.forced = forced
         self.tokenized = tokenized
         self.record = record
+        self.replica = 0
         self.aborted = False
+        self.choices = Choices(asked.params.n) if asked.params.n > 1 else None
 
     @property
     def params(self) -> SamplingParams:
@@ -95,6 +99,8 @@ class Generation:
     def check(self) -> None:
         """Refuse what this model can't do. Raises RequestError. In a stream, the 200 has gone out by then."""
         self.asked.terms  # noqa: B018 - raises
+        if self.replica != 0:
+            raise ValidationError(f"There is no replica {self.replica}.", code="unknown_replica", value=self.replica)
         prompt, limit = self.request.prompt_token_ids, self.model.settings.max_model_len
         if len(prompt) >= limit:
             raise ValidationError(
@@ -147,7 +153,7 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
     output: list[int] = []
     context = Context(request, prompt, output, model.settings.seed)  # with the list itself, which grows
     next_logits = generation.answer.next_logits
-    stats = model.stats.begin(len(prompt))
+    stats = model.stats.begin(len(prompt), params.max_tokens, generation.choices)
 
     while not generation.aborted:
         raw = next_logits(context)
