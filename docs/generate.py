@@ -121,7 +121,10 @@ def routes_page() -> str:
 
 
 def _routes_table() -> str:
-    routes = [(f"`{endpoint.method} {endpoint.path}`", endpoint.summary) for endpoint in create_app().state.endpoints]
+    routes = [
+        (f"`{endpoint.method} {endpoint.path}`", endpoint.summary)
+        for endpoint in create_app(enable_tokenizer_info_endpoint=True).state.endpoints
+    ]
     return _table(("route", "what it does"), routes)
 
 

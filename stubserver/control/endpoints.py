@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -39,8 +38,6 @@ def control_endpoints(controls: Controls) -> tuple[Endpoint, ...]:
 async def _if_allowed(controls: Controls, act: Act, request: Request) -> Response:
     """For those only whom the setting `control` lets in."""
     allowed = controls.served.settings.control
-    if allowed == "off":
-        raise HTTPException(404)
     if allowed == "loopback" and not _is_loopback(request):
         raise PermissionDeniedError(
             f"{request.url.path} answers clients on the server's own machine only; --control any lets others in."

@@ -21,14 +21,22 @@ from stubserver.serving.forcing import forced_token_ids
 from stubserver.serving.observers import observers_of
 from stubserver.serving.sending import random_id
 
+_REPLICA_HEADER = b"x-data-parallel-rank"
 
-def start_generations(scope: Scope, body: Mapping[str, Any], asked: Asked) -> list[Generation]:
-    """A generation a prompt, its script bound. Raises UnscriptedError if the script has no answer."""
+
+def start_generations(scope: Scope, body: Mapping[str, Any], asked: Asked, *, routed: bool = True) -> list[Generation]:
+    """A generation a prompt, its script bound. Raises UnscriptedError if the script has no answer.
+
+    routed: whether a router's header counts that says which replica is meant.
+    """
+    replica = _replica(scope) if routed else 0
     forced, first = forced_token_ids(scope, asked.model), 0
     generations = []
     for prompt, engine_request in zip(asked.prompts, asked.engine_requests, strict=True):
         choices = slice(first, first := first + engine_request.params.n)
-        generations.append(_start(scope, body, prompt, engine_request, forced[choices]))
+        generation = _start(scope, body, prompt, engine_request, forced[choices])
+        generation.replica = replica
+        generations.append(generation)
     return generations
 
 
@@ -46,6 +54,15 @@ def _start(
     for observer in observers:
         observer.started(generation)
     return generation
+
+
+def _replica(scope: Scope) -> int:
+    """Which of the server's replicas a router means by vLLM's header; the first one if it is no number."""
+    given = find_header(scope, _REPLICA_HEADER)
+    try:
+        return int(given) if given is not None else 0
+    except ValueError:
+        return 0
 
 
 def script_request(

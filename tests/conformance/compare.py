@@ -8,7 +8,7 @@ from typing import Any
 
 MASKED = -9999.0
 
-FREE_KEYS = {"id", "request_id", "created", "system_fingerprint", "root", "input_tokens"}
+FREE_KEYS = {"id", "request_id", "created", "system_fingerprint", "root", "input_tokens", "name_or_path"}
 """Of these only the kind of value counts (and an id's prefix)."""
 
 
@@ -136,7 +136,8 @@ class Comparison:
 
 
 def _prefix(value: str | int) -> str:
-    return value.split("-", 1)[0] if isinstance(value, str) and "-" in value else ""
+    named = isinstance(value, str) and "-" in value and not value.startswith("/")
+    return value.split("-", 1)[0] if named else ""
 
 
 def _is_number(value: Any) -> bool:

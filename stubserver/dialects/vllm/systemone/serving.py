@@ -59,7 +59,7 @@ async def create_decision(request: Request) -> Response:
     """Answer a request for decisions."""
     body = await read_json(request)
     asked = understand(server_state(request), body)
-    reads = read_labels(start_generations(request.scope, body, asked))
+    reads = read_labels(start_generations(request.scope, body, asked, routed=False))
     masses = [float(compute_vocab_probs(read.logprobs).sum()) for read in reads]
     label_ids = [each.params.logprob_token_ids or () for each in asked.engine_requests]
     answered = list(zip(asked.questions, reads, masses, label_ids, strict=True))
