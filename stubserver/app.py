@@ -94,10 +94,10 @@ def build_app(served: Sequence[Served], load_script: LoadScript, dialect: Dialec
         partial(_load_models, settings, load_script, dialect),
     )
     endpoints = (*dialect.endpoints, *(control_endpoints(controls) if settings.control != "off" else ()))
-    load_description = partial(_describing, endpoints, dialect)
-    describing = Endpoint("GET", OPENAPI_PATH, "This description", load_description, heads=True, served=shows_docs)
-    # FastAPI has its own routes before all others.
-    endpoints = tuple(endpoint for endpoint in (describing, *endpoints) if endpoint.served(settings))
+    endpoints = tuple(endpoint for endpoint in endpoints if endpoint.served(settings))
+    if shows_docs(settings):
+        load_description = partial(_describing, endpoints, dialect)
+        endpoints += (Endpoint("GET", OPENAPI_PATH, "This description", load_description, heads=True),)
     answers = make_answers(endpoints, controls.served, dialect.wire)
     app = Starlette(
         routes=make_routes(answers),
