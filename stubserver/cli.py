@@ -74,7 +74,7 @@ def serve(flags: dict[str, Any]) -> int:
 
 
 def _script_of(flags: dict[str, Any], environ: Mapping[str, str]) -> str | None:
-    """The script that was meant, taken out of the flags; what names a model instead becomes the name it is served by."""
+    """The script that was meant, taken out of the flags; what names a model instead becomes its served name."""
     given: str | None = flags.pop("script")
     script: str | None = flags.pop("script_flag", None)
     model = flags.pop("model", None)

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from contextlib import AbstractContextManager, closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -199,6 +200,21 @@ def test_ipv6_addresses_are_bracketed_in_the_url() -> None:
     with running("--host", "::1") as (_, line):
         assert re.match(r"stubserver ready at http://\[::1\]:\d+: ", line)
         assert served_names(line) == ["stub"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/health", "/nope"])
+def test_websockets_are_refused(path: str) -> None:
+    upgrade = {
+        "connection": "Upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "sec-websocket-version": "13",
+    }
+    with running() as (_, line):
+        connection = HTTPConnection(url_in(line).removeprefix("http://"), timeout=10)
+        connection.request("GET", path, headers=upgrade)
+        reply = connection.getresponse()
+        assert (reply.status, reply.read(), reply.headers["connection"]) == (403, b"", "close")
 
 
 PIDS = """

@@ -69,6 +69,8 @@ class Exchange:
         if not isinstance(body, dict):
             return []
         sampling = body.get("sampling_params", body)
+        if not isinstance(sampling, dict):
+            return []
         drawn = sampling.get("temperature") != 0 and not body.get("use_beam_search")
         if not drawn or self.path not in FORCED or self.response["status"] != 200:
             return []
@@ -79,10 +81,11 @@ class Exchange:
 
     def _tokens(self, choice: dict[str, Any]) -> list[int | str]:
         """The generated tokens of a choice: its ids, or else its tokens' texts."""
-        if choice["token_ids"] is not None:
+        if choice.get("token_ids") is not None:
             return list(choice["token_ids"])
         if choice["logprobs"] is None:
-            return [choice["text"]]
+            # An event of chat's that has the role alone has no token.
+            return [choice["text"]] if "text" in choice else []
         if "content" in choice["logprobs"]:
             pairs = [(entry["token"], entry["logprob"]) for entry in choice["logprobs"]["content"]]
         else:

@@ -90,7 +90,7 @@ def test_a_chat_template_of_the_server_is_used(tmp_path: Any) -> None:
 
 def test_a_body_under_sagemakers_name_is_a_request_of_its_route() -> None:
     def row(context: Any) -> Any:
-        return {f"token_id:{300 if context.request.path == '/v1/completions' else 301}": 9.0}, 0.0
+        return {f"token_id:{300 if context.request.endpoint == '/v1/completions' else 301}": 9.0}, 0.0
 
     reply = serving(script=row).post("/invocations", json={**ASKED, "temperature": 0, "return_token_ids": True})
     assert reply.json()["choices"][0]["token_ids"] == [300]
