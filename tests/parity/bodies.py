@@ -40,7 +40,7 @@ PATHS = (
 CONTENT_TYPES = (
     "application/json",
     "application/json ",
-    " application/json",
+    "application/json;",
     "text/plain",
     "APPLICATION/JSON; a=b",
     "",
