@@ -46,8 +46,10 @@ def is_counted(path: str) -> bool:
 
 def _content_length(headers: Headers) -> int:
     """What a request says of its length."""
-    given = dict(headers).get(b"content-length", b"")
-    return int(given) if given.isdigit() else 0
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else 0
+    return 0
 
 
 class HttpStats:
@@ -61,7 +63,7 @@ class HttpStats:
 
     def reset(self) -> None:
         """As at start."""
-        self._new: list[tuple[str, str, int, Headers, int, float]] = []
+        self._new: list[tuple[str, str, int, int, int, float]] = []
         self.requests: Counter[tuple[str, str, str]] = Counter()
         self.request_bytes: defaultdict[str, Sizes] = defaultdict(Sizes)
         self.response_bytes: defaultdict[str, Sizes] = defaultdict(Sizes)
@@ -72,20 +74,20 @@ class HttpStats:
         self, handler: str, method: str, status: int, headers: Headers, response_bytes: int, seconds: float
     ) -> None:
         """A request with these headers has been answered."""
-        self._new.append((handler, method, status, headers, response_bytes, seconds))
+        self._new.append((handler, method, status, _content_length(headers), response_bytes, seconds))
         if len(self._new) >= BATCH:
             self.sort()
 
     def sort(self) -> None:
         """Count what was left behind; to be called before the counters are read."""
-        groups: defaultdict[tuple[str, str, int], list[tuple[Headers, int, float]]] = defaultdict(list)
-        for handler, method, status, headers, response_bytes, seconds in self._new:
-            groups[handler, method, status].append((headers, response_bytes, seconds))
+        groups: defaultdict[tuple[str, str, int], list[tuple[int, int, float]]] = defaultdict(list)
+        for handler, method, status, request_bytes, response_bytes, seconds in self._new:
+            groups[handler, method, status].append((request_bytes, response_bytes, seconds))
         self._new.clear()
         for (handler, method, status), records in groups.items():
             sent, sizes, durations = zip(*records, strict=True)
             self.requests[handler, method, f"{status // 100}xx"] += len(records)
-            self.request_bytes[handler].add([_content_length(each) for each in sent])
+            self.request_bytes[handler].add(sent)
             self.response_bytes[handler].add(sizes)
             self.all_durations.add(durations)
             self.durations[handler, method].add(durations)
