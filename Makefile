@@ -6,6 +6,8 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --editable
 # The compiled part of xgrammar is all that the tests need: its Python part wants torch.
 XGRAMMAR := -m pip install --quiet --disable-pip-version-check --no-deps xgrammar==0.2.8 'apache-tvm-ffi>=0.1.11'
 comma := ,
+SEED := 1
+COUNT := 2000
 
 # The interpreters that may be of version $(1).
 candidates = python$(1) $(wildcard $(HOME)/.pyenv/versions/$(1).*/bin/python)
@@ -15,7 +17,7 @@ find_python = for python in $(1); do \
 	if $$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
 	then echo $$python; break; fi; done
 
-.PHONY: help demo test check bench test-all clean $(VERSIONS:%=test-%)
+.PHONY: help demo test check bench parity test-all clean $(VERSIONS:%=test-%)
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +35,11 @@ check: .venv/.installed-dev-test ## Check format, lint and types
 
 bench: .venv/.installed-test ## Measure speed, side by side with a bare app
 	$(PYTHON) bench/run.py
+
+parity: .venv/.installed-test ## Compare with the real vLLM, installed in ORACLE=DIR (docs/parity.md)
+	@test -n "$(ORACLE)$(COMPARE)" || { echo "make parity ORACLE=DIR, an installation of vLLM 0.32.0" >&2; exit 1; }
+	$(PYTHON) tests/parity/run.py --seed $(SEED) --count $(COUNT) \
+	$(if $(ORACLE),--oracle $(ORACLE)) $(if $(COMPARE),--compare)
 
 test-all: $(VERSIONS:%=test-%) ## Run the tests on each of Python 3.11, 3.12 and 3.13 that is here
 	@for version in $(VERSIONS); do \

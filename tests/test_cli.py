@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from contextlib import AbstractContextManager, closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -18,7 +19,8 @@ import pytest
 from processes import MODULE, started, url_in
 
 from stubserver import __version__, server
-from stubserver.cli import main
+from stubserver.cli import as_vllm_writes, main
+from stubserver.config import vllm_flags
 from stubserver.config.settings import Settings, flag_name
 from stubserver.errors import SettingsError
 
@@ -200,6 +202,21 @@ def test_ipv6_addresses_are_bracketed_in_the_url() -> None:
         assert served_names(line) == ["stub"]
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/health", "/nope"])
+def test_websockets_are_refused(path: str) -> None:
+    upgrade = {
+        "connection": "Upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "sec-websocket-version": "13",
+    }
+    with running() as (_, line):
+        connection = HTTPConnection(url_in(line).removeprefix("http://"), timeout=10)
+        connection.request("GET", path, headers=upgrade)
+        reply = connection.getresponse()
+        assert (reply.status, reply.read(), reply.headers["connection"]) == (403, b"", "close")
+
+
 PIDS = """
 import os
 from pathlib import Path
@@ -249,3 +266,79 @@ def test_what_is_for_one_process_is_refused_with_several(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flags: list[str], named: str
 ) -> None:
     assert f"{named} doesn't go with --workers 3" in refused(capsys, monkeypatch, "--workers", "3", *flags)
+
+
+def flags_of_vllm() -> dict[str, dict[str, Any]]:
+    return json.loads((Path(__file__).parent / "vllm_flags.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def test_every_flag_of_vllm_is_a_setting_or_without_effect_or_refused() -> None:
+    """Of `vllm serve` 0.32.0, with the kind of value that it takes there."""
+    own = {flag_name(name) for name in Settings.model_fields} | {"--model"}
+    groups = {"value": vllm_flags.VALUES, "switch": vllm_flags.SWITCHES, "list": vllm_flags.LISTS}
+    theirs = flags_of_vllm()
+    for kind, names in groups.items():
+        assert {theirs[f"--{name}"]["kind"] for name in names} == {kind}
+    known = [f"--{name}" for names in (*groups.values(), vllm_flags.REFUSED) for name in names]
+    assert len(known) == len(set(known))
+    assert own.isdisjoint(known)
+    assert set(theirs) == set(known) | (own & set(theirs))
+
+
+def test_a_line_of_vllm_serve_works_as_it_is() -> None:
+    line = (
+        "Qwen/Qwen3-0.6B --tensor-parallel-size 2 -pp=1 --dtype bfloat16 --gpu-memory-utilization=0.9 -O3 "
+        "--enable-prefix-caching --no-async-scheduling --max_model_len 2048 --compilation-config.level 3 "
+        '--override-generation-config.temperature 0.5 --limit-mm-per-prompt {} --allowed-origins ["*"]'
+    )
+    with running(*line.split()) as (process, said):
+        card = get(said, "/v1/models")["data"][0]
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+    assert (card["id"], card["max_model_len"]) == ("Qwen/Qwen3-0.6B", 2048)
+    (told,) = errors.splitlines()
+    assert told.startswith("stubserver: accepted without effect: --")
+    for flag in ("tensor-parallel-size", "pipeline-parallel-size", "dtype", "optimization-level", "compilation-config"):
+        assert f"--{flag}" in told
+    assert "generation-config.temperature" not in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "model", "script"),
+    [
+        ([str(BIGRAM)], "bigram", str(BIGRAM)),
+        (["meta/llama", "--script", str(BIGRAM)], "meta/llama", str(BIGRAM)),
+        (["--model", "meta/llama", str(BIGRAM)], "meta/llama", str(BIGRAM)),
+        (["meta/llama:Q4_K"], "meta/llama:Q4_K", "demo"),
+        (["meta/llama", "--served-model-name", "short"], "short", "demo"),
+        ([str(BIGRAM.parent)], str(BIGRAM.parent), "demo"),
+    ],
+)
+def test_a_model_is_a_name_and_a_script_is_a_script(arguments: list[str], model: str, script: str) -> None:
+    with running(*arguments) as (_, line):
+        assert served_names(line) == [model]
+    assert line.endswith(f"script {script}\n")
+
+
+@pytest.mark.parametrize("flag", ["--ssl-keyfile", "--lora-modules", "--uds"])
+def test_a_flag_that_would_have_an_effect_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    assert refused(capsys, monkeypatch, flag, "x").startswith(f"stubserver: {flag}: vLLM has this flag")
+
+
+@pytest.mark.parametrize(
+    ("flag", "near"), [("--max-logprob", "--max-logprobs"), ("--tensor-paralel-size", "--tensor-parallel-size")]
+)
+def test_an_unknown_flag_says_what_it_may_have_meant(capsys: pytest.CaptureFixture[str], flag: str, near: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", flag, "3"])
+    assert f"unrecognized arguments: {flag}\ndid you mean {near}?\n" in capsys.readouterr().err
+
+
+def test_parts_of_an_object_become_one_flag() -> None:
+    argv = ["serve", "--a_b.c", "1", "--a-b.d.e=x", "--f_g", "h_i", "--j_k=l_m"]
+    assert as_vllm_writes(argv) == [
+        *("serve", "--f-g", "h_i", "--j-k=l_m"),
+        '--a-b={"c": 1, "d": {"e": "x"}}',
+    ]

@@ -18,7 +18,7 @@ GENERATE = runpy.run_path(str(DOCS / "generate.py"))
 ROUTES = (DOCS / "routes.md").read_text(encoding="utf-8")
 SETTINGS = (DOCS / "settings.md").read_text(encoding="utf-8")
 
-ENDPOINTS = create_app().state.endpoints
+ENDPOINTS = create_app(enable_tokenizer_info_endpoint=True).state.endpoints
 
 VALUES = {
     "cache_salt": "salt",

@@ -24,10 +24,10 @@ ERROR_TYPES = {kind for _, kind in KINDS.values()}
 
 
 def wire_fields() -> set[str]:
-    """The fields of vLLM's bodies that are no words of everybody's: of several words, or a reply's parts."""
+    """The fields of vLLM's bodies that are no words of everybody's: of several words (but a header's), or a reply's parts."""
     schemas = describe(VLLM.endpoints, "0", VLLM.load_error_model())["components"]["schemas"]
     fields = {name for schema in schemas.values() for name in schema.get("properties", {})}
-    return {name for name in fields if "_" in name} | {"choices", "delta", "usage"}
+    return {name for name in fields if "_" in name} - {"content_type"} | {"choices", "delta", "usage"}
 
 
 FIELDS = wire_fields()
@@ -48,8 +48,11 @@ EXCEPTIONS: dict[str, tuple[set[str], str]] = {
         _PROFILES,
     ),
     "config/settings.py": (
-        {"/inference/v1/generate", "cache_salt", "request_id", "session_id"},
-        "a setting's description names the route that it is about; fields that don't count for a cassette by default",
+        {
+            *("/docs", "/inference/v1/generate", "/redoc", "/tokenizer_info", "/v1/embeddings"),
+            *("cache_salt", "request_id", "session_id"),
+        },
+        "a setting's description names the routes that it is about; fields that don't count for a cassette by default",
     ),
     "control/explain.py": ({"prompt_token_ids"}, _JOURNAL),
     "engine/explain.py": ({"structured_outputs"}, "the name of a stage in explain's own JSON"),
@@ -71,6 +74,7 @@ EXCEPTIONS: dict[str, tuple[set[str], str]] = {
     "playback/to_script.py": ({"max_model_len", "top_logprobs"}, "a setting, and a key of the rule that is written"),
     "sampling/logits.py": ({"token_ids"}, "an attribute's name"),
     "script/file/build.py": ({"top_logprobs"}, "a key of a rule"),
+    "script/file/load.py": ({"chat_template"}, "a setting's name"),
     "script/file/schema.py": ({"/v1/embeddings"}, "a script key's description names the route that it is about"),
     "script/tokens.py": ({"token_id"}, "a form of a token in scripts: token_id:N"),
     "serving/wire.py": ({"choices", "usage"}, "names of a reply's parts; which fields those are is the dialect's"),

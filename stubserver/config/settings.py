@@ -21,6 +21,10 @@ ENV_PREFIX = "STUBSERVER_"
 
 
 def _one_or_more(value: Any) -> Any:
+    if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], str) and value[0].startswith("["):
+        value = value[0]
+    if isinstance(value, str) and value.startswith("["):
+        return json.loads(value)
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
@@ -29,7 +33,7 @@ def _json_object(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_more, json_schema_input_type=str | tuple[str, ...])]
-"""One string or a list; in an environment variable, separated by commas."""
+"""One string or a list; in an environment variable, separated by commas, or JSON text of a list."""
 
 ModelRunner = Literal["v1", "v2"]
 
@@ -106,8 +110,27 @@ class Settings(BaseModel):
         description="Keys; a request to /v1/*, /v2/*, /inference/*, /cohere/* or /stub/* must carry one as bearer "
         "token.",
     )
+    root_path: str = Field(
+        "", description="Beginning of paths that a proxy leaves there, such as `/api`; paths without it are served too."
+    )
+    allowed_origins: Names = Field(
+        (), description="Origins whose pages may read replies in a browser (CORS), or `*`; as with vLLM, none at first."
+    )
+    allowed_methods: Names = Field(("*",), description="Methods that such a page may use.")
+    allowed_headers: Names = Field(("*",), description="Headers that such a page may send.")
+    allow_credentials: bool = Field(False, description="Let such a page send cookies and the like.")
     enable_request_id_headers: bool = Field(
         False, description="Send `X-Request-Id` with every reply: the request's own, or a random one."
+    )
+    disable_fastapi_docs: bool = Field(False, description="Serve neither /openapi.json nor /docs and /redoc.")
+    embeddings_endpoint: bool = Field(
+        True,
+        description="Serve /v1/embeddings, which vLLM has only where an embedding model is served and no other. "
+        "Without it, it is a 404, as there.",
+    )
+    enable_tokenizer_info_endpoint: bool = Field(False, description="Serve /tokenizer_info, which is a 404 otherwise.")
+    chat_template: str = Field(
+        "", description="A file with the chat template, or the template itself, in place of the tokenizer's own."
     )
     return_tokens_as_token_ids: bool = Field(
         False, description="Show tokens as `token_id:N` in logprobs, unless the request says otherwise."

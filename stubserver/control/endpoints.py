@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from ipaddress import ip_address
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -39,8 +38,6 @@ def _load(controls: Controls, method: str, path: str) -> Route:
 
     async def controlled(request: Request) -> Response:
         allowed = controls.served.settings.control
-        if allowed == "off":
-            raise HTTPException(404)
         if allowed == "loopback" and not _is_loopback(request):
             raise PermissionDeniedError(
                 f"{request.url.path} answers clients on the server's own machine only; --control any lets others in."

@@ -15,6 +15,7 @@ from stubserver.engine.pieces import Step as Step
 from stubserver.engine.pieces import merge_steps
 from stubserver.engine.recorded import keep_to_recorded
 from stubserver.engine.repetition import FINISH_REASON, STOP_REASON, repeats_itself
+from stubserver.engine.stats import Choices
 from stubserver.engine.terms import EngineRequest, Terms
 from stubserver.engine.waiting import Waiting
 from stubserver.errors import GenerationError, ValidationError
@@ -51,8 +52,9 @@ class Generation:
 
     answer: the script, bound to this request. forced: token ids per choice that decoding has to follow. tokenized:
     whether the prompt's ids are the tokenizer's own, so that they need no check. record: is told of every step, where
-    somebody keeps a journal. aborted: ends all choices at their next step. notes: what its values rest on that was
-    never recorded; None where nobody asks. Raises UnrecordedError.
+    somebody keeps a journal. replica: which of the server's is meant; there is one, 0. aborted: ends all choices at
+    their next step. choices: what several choices share that are counted together. notes: what its values rest on that
+    was never recorded; None where nobody asks. Raises UnrecordedError.
     """
 
     def __init__(
@@ -76,7 +78,9 @@ class Generation:
         self.forced = forced
         self.tokenized = tokenized
         self.record = record
+        self.replica = 0
         self.aborted = False
+        self.choices = Choices(asked.params.n) if asked.params.n > 1 else None
 
     @property
     def awaits(self) -> Waiting | None:
@@ -87,8 +91,13 @@ class Generation:
     def check(self) -> None:
         """Refuse what this model can't do. Raises RequestError. In a stream, the 200 has gone out by then."""
         self.asked.grammar  # noqa: B018 - raises
+        self._check_replica()
         self._check_prompt()
         self.asked.terms  # noqa: B018 - raises
+
+    def _check_replica(self) -> None:
+        if self.replica != 0:
+            raise ValidationError(f"There is no replica {self.replica}.", code="unknown_replica", value=self.replica)
 
     def _check_prompt(self) -> None:
         prompt, limit = self.request.prompt_token_ids, self.model.settings.max_model_len
@@ -146,7 +155,7 @@ def _choose_tokens(generation: Generation, index: int) -> Iterator[Step]:
     output: list[int] = []
     context = Context(request, prompt, output, model.settings.seed)  # with the list itself, which grows
     next_logits = generation.answer.next_logits
-    stats = model.stats.begin(len(prompt))
+    stats = model.stats.begin(len(prompt), params.max_tokens, generation.choices)
 
     while not generation.aborted:
         raw = next_logits(context)

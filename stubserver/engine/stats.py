@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, count
 from time import perf_counter
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 # Seconds.
 REQUEST_LATENCY_BUCKETS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
@@ -26,6 +29,13 @@ INTER_TOKEN_LATENCY_BUCKETS = (
     *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
     *(10.0, 20.0, 40.0, 80.0),
 )
+PREEMPTION_BUCKETS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
+
+# Counts.
+ITERATION_TOKENS_BUCKETS = (
+    *(1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0),
+)
+PARAMS_N_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 
 BATCH = 256
@@ -61,22 +71,39 @@ class Histogram:
         self._sort()
         return self._sum
 
+    def add_counts(self, other: Histogram) -> None:
+        """What another one with the same bounds has counted."""
+        self._counts = [left + right for left, right in zip(self.counts, other.counts, strict=True)]
+        self._sum += other.sum
+
+    def add_many(self, value: float, times: int) -> None:
+        """The same value, so many times."""
+        self._counts[bisect_left(self.bounds, value)] += times
+        self._sum += value * times
+
     def cumulative(self) -> list[int]:
         """How many values are at most as large as each bound; the last one counts them all."""
         return list(accumulate(self.counts))
 
+    def add(self, values: ArrayLike) -> None:
+        """Count these values, [N]."""
+        found = np.asarray(values, dtype=np.float64)
+        if found.size:
+            in_bucket = np.bincount(np.searchsorted(self.bounds, found), minlength=len(self._counts))
+            self._counts = [left + int(right) for left, right in zip(self._counts, in_bucket, strict=True)]
+            self._sum += float(found.sum())
+
     def _sort(self) -> None:
-        for value in self._new:
-            self._counts[bisect_left(self.bounds, value)] += 1
-            self._sum += value
+        self.add(self._new)
         self._new.clear()
 
 
 class Stats:
     """The counters of one model. clock: seconds from any fixed point.
 
-    prompt_tokens and generation_tokens count while requests run; `finished` (which begins with
-    the finish_reasons) and the other histograms at their end.
+    prompt_tokens and generation_tokens, the times to tokens and the steps count while requests run; `finished` (which
+    begins with the finish_reasons) and `ended`, the other histograms by name, at their end. A step is one request's:
+    the prompt and the first token, then a token each. Nothing ever waits, is preempted or comes from a cache.
     """
 
     def __init__(
@@ -87,26 +114,129 @@ class Stats:
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.finished = Counter(dict.fromkeys(finish_reasons, 0))
-        self.request_prompt_tokens = Histogram(token_buckets)
-        self.request_generation_tokens = Histogram(token_buckets)
         self.time_to_first_token = Histogram(TIME_TO_FIRST_TOKEN_BUCKETS)
         self.inter_token_latency = Histogram(INTER_TOKEN_LATENCY_BUCKETS)
-        self.e2e_request_latency = Histogram(REQUEST_LATENCY_BUCKETS)
+        self._first_steps = Histogram(ITERATION_TOKENS_BUCKETS)
+        self._ended: list[tuple[int, int, float, float, float, int, Choices | None]] = []
+        self._histograms = {
+            "request_prompt_tokens": Histogram(token_buckets),
+            "request_generation_tokens": Histogram(token_buckets),
+            "request_max_num_generation_tokens": Histogram(token_buckets),
+            "request_params_n": Histogram(PARAMS_N_BUCKETS),
+            "request_params_max_tokens": Histogram(token_buckets),
+            "request_time_per_output_token_seconds": Histogram(INTER_TOKEN_LATENCY_BUCKETS),
+            "e2e_request_latency_seconds": Histogram(REQUEST_LATENCY_BUCKETS),
+            "request_queue_time_seconds": Histogram(REQUEST_LATENCY_BUCKETS),
+            "request_inference_time_seconds": Histogram(REQUEST_LATENCY_BUCKETS),
+            "request_prefill_time_seconds": Histogram(REQUEST_LATENCY_BUCKETS),
+            "request_decode_time_seconds": Histogram(REQUEST_LATENCY_BUCKETS),
+            "request_num_preemptions": Histogram(PREEMPTION_BUCKETS),
+            "request_prefill_kv_computed_tokens": Histogram(token_buckets),
+        }
 
-    def begin(self, prompt_tokens: int) -> RequestStats:
-        """An engine request with a prompt of this length starts now."""
-        return RequestStats(self, prompt_tokens)
+    def begin(self, prompt_tokens: int, max_tokens: int = 0, choices: Choices | None = None) -> RequestStats:
+        """An engine request with a prompt of this length starts now.
+
+        max_tokens: what it may generate; 0 for an embedding, which has no parameters. choices: of a prompt that has
+        several, what they share.
+        """
+        return RequestStats(self, prompt_tokens, max_tokens, choices)
+
+    @property
+    def ended(self) -> dict[str, Histogram]:
+        """Name, without `vllm:` → histogram of what is counted at the end of a request."""
+        if self._ended:
+            self._count_ended()
+        return self._histograms
+
+    @property
+    def steps(self) -> Histogram:
+        """How many tokens each step has seen."""
+        steps = Histogram(ITERATION_TOKENS_BUCKETS)
+        steps.add_counts(self._first_steps)
+        steps.add_many(1.0, self.inter_token_latency.cumulative()[-1])
+        return steps
+
+    def first_step(self, prompt_tokens: int, tokens: int, seconds: float) -> None:
+        """A prompt has been read, and is followed by so many tokens."""
+        self.prompt_tokens += prompt_tokens
+        self.time_to_first_token.observe(seconds)
+        self._first_steps.observe(prompt_tokens + tokens)
+
+    def end(
+        self,
+        reason: str,
+        prompt_tokens: int,
+        tokens: int,
+        times: tuple[float, float, float],
+        max_tokens: int,
+        choices: Choices | None,
+    ) -> None:
+        """A request has ended that began, had its first token and its last at these times."""
+        self.finished[reason] += 1
+        self._ended.append((prompt_tokens, tokens, *times, max_tokens, choices))
+        if len(self._ended) >= 4 * BATCH:
+            self._count_ended()
+
+    def _count_ended(self) -> None:
+        """At once, as columns: one by one they would take a tenth of a label read."""
+        *columns, choices = zip(*self._ended, strict=True)
+        prompt_tokens, tokens, started, first, last, max_tokens = map(np.array, columns)
+        # Of a prompt with one choice, and of the last one of several.
+        longest = [tokens[alone := (max_tokens > 0) & np.array([each is None for each in choices])]]
+        n = [np.ones(int(alone.sum()))]
+        for each, one in zip(choices, tokens, strict=True):
+            if each is not None and each.add(int(one)):
+                longest.append(np.array([each.longest]))
+                n.append(np.array([each.n]))
+        for name, values in {
+            "request_prompt_tokens": prompt_tokens,
+            "request_generation_tokens": tokens,
+            "request_max_num_generation_tokens": np.concatenate(longest),
+            "request_params_n": np.concatenate(n),
+            "request_params_max_tokens": max_tokens[max_tokens > 0],
+            "request_time_per_output_token_seconds": (last - first) / np.maximum(tokens - 1, 1),
+            "e2e_request_latency_seconds": last - started,
+            "request_queue_time_seconds": np.zeros(len(tokens)),
+            "request_inference_time_seconds": last - started,
+            "request_prefill_time_seconds": first - started,
+            "request_decode_time_seconds": last - first,
+            "request_num_preemptions": np.zeros(len(tokens)),
+            "request_prefill_kv_computed_tokens": prompt_tokens,
+        }.items():
+            self._histograms[name].add(values)
+        self._ended.clear()
+
+
+class Choices:
+    """What the n choices of one prompt share: they are counted once, when the last one has ended."""
+
+    __slots__ = ("longest", "missing", "n")
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.missing = n
+        self.longest = 0
+
+    def add(self, tokens: int) -> bool:
+        """One of them has ended, with so many tokens; whether it was the last one."""
+        self.missing -= 1
+        self.longest = max(self.longest, tokens)
+        return not self.missing
 
 
 class RequestStats:
     """One engine request on its way; made by `Stats.begin`."""
 
-    __slots__ = ("_last", "_prompt_tokens", "_started", "_stats", "_tokens")
+    __slots__ = ("_choices", "_first", "_last", "_max_tokens", "_prompt_tokens", "_started", "_stats", "_tokens")
 
-    def __init__(self, stats: Stats, prompt_tokens: int) -> None:
+    def __init__(self, stats: Stats, prompt_tokens: int, max_tokens: int, choices: Choices | None) -> None:
         self._stats = stats
         self._prompt_tokens = prompt_tokens
+        self._max_tokens = max_tokens
+        self._choices = choices
         self._tokens = 0
+        self._first = 0.0
         self._last: float | None = None
         self._started = stats.clock()
 
@@ -117,19 +247,16 @@ class RequestStats:
         self._tokens += tokens
         stats.generation_tokens += tokens
         if before is None:
-            stats.prompt_tokens += self._prompt_tokens
-            stats.time_to_first_token.observe(now - self._started)
+            self._first = now
+            stats.first_step(self._prompt_tokens, tokens, now - self._started)
         else:
             stats.inter_token_latency.observe(now - before)
 
     def finish(self, reason: str) -> None:
         """The step before was the last one."""
         assert self._last is not None
-        stats = self._stats
-        stats.finished[reason] += 1
-        stats.request_prompt_tokens.observe(self._prompt_tokens)
-        stats.request_generation_tokens.observe(self._tokens)
-        stats.e2e_request_latency.observe(self._last - self._started)
+        times = (self._started, self._first, self._last)
+        self._stats.end(reason, self._prompt_tokens, self._tokens, times, self._max_tokens, self._choices)
 
 
 def request_tokens_buckets(max_model_len: int) -> tuple[float, ...]:

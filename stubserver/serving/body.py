@@ -33,11 +33,29 @@ async def parse_body(request: Request, adapter: TypeAdapter[T]) -> tuple[dict[st
 
 
 async def read_json(request: Request) -> Any:
-    """The JSON body as it came. Raises SchemaError or UnparsableBodyError."""
+    """The JSON body as it came, which can't be null. Raises SchemaError or UnparsableBodyError."""
+    check_media_type(request)
+    body = _load_json(await _read(request))
+    if body is None:
+        raise _missing()
+    return body
+
+
+def check_media_type(request: Request) -> None:
+    """Refuse a body that says to be anything but JSON; a space before the semicolon counts. Raises SchemaError."""
     media_type = find_header(request.scope, b"content-type") or ""
-    if media_type != JSON and media_type.split(";", 1)[0].strip().lower() != JSON:
+    if media_type != JSON and media_type.lower().split(";", 1)[0] != JSON:
         raise SchemaError(f"The content type has to be {JSON}, not {media_type!r}.", code="media_type")
-    return _load_json(await _read(request))
+
+
+async def read_bytes(request: Request) -> bytes:
+    """The body as it came."""
+    return await _read(request)
+
+
+def _missing() -> SchemaError:
+    """FastAPI takes null for no body."""
+    return SchemaError(problems=[{"type": "missing", "loc": (), "msg": "Field required", "input": None}])
 
 
 def validate(body: Any, adapter: TypeAdapter[T]) -> T:
@@ -64,7 +82,7 @@ async def _read(request: Request) -> bytes:
 
 def _load_json(raw: bytes) -> Any:
     if not raw:
-        raise SchemaError(problems=[{"type": "missing", "loc": (), "msg": "Field required", "input": None}])
+        raise _missing()
     with suppress(ValueError):
         # Four times as fast. What it doesn't take, Python's own parser may take all the same, or has words for.
         return from_json(raw)

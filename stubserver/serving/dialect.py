@@ -42,8 +42,10 @@ class Route(NamedTuple):
 class Endpoint:
     """One path and method. load: imports what answers there.
 
+    method: "ANY" stands for every method. path: `{name}` stands for a part of it, as Starlette has it.
     generates: whether its requests count as running, and profiles and faults act on them. told_by: the field by which
-    a body without a path is known to be for it.
+    a body without a path is known to be for it. heads: whether it answers HEAD too. served: whether there is such an
+    endpoint at all, by the settings of the server.
     """
 
     method: str
@@ -52,13 +54,23 @@ class Endpoint:
     load: Callable[[], Route]
     generates: bool = False
     told_by: str = ""
+    heads: bool = False
+    served: Callable[[Settings], bool] = lambda settings: True
+
+    @property
+    def methods(self) -> tuple[str, ...] | None:
+        """Those that it answers; None for all."""
+        if self.method == "ANY":
+            return None
+        return (self.method, "HEAD") if self.heads else (self.method,)
 
 
 @dataclass(frozen=True)
 class Dialect:
     """A kind of server.
 
-    guarded: beginnings of paths that need the API key, if there is one. parameter_places: objects of a body that hold
+    guarded: beginnings of paths that need the API key, if there is one. uncounted: parts of paths whose requests aren't
+    counted as HTTP traffic. parameter_places: objects of a body that hold
     parameters, as its top does. check_settings: refuses settings that it can't be started with; raises SettingsError.
     load_error_model: the model of an error's body, for openapi.json.
     """
@@ -68,6 +80,7 @@ class Dialect:
     behaviour: Behaviour
     wire: Wire
     guarded: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
     parameter_places: tuple[str, ...] = ()
     check_settings: Callable[[Settings], None] = lambda settings: None
     load_error_model: Callable[[], Any] = lambda: None

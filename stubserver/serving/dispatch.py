@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping
-from itertools import groupby
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from time import perf_counter
+from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stubserver.asgi import CONTROL_PREFIX
 from stubserver.errors import RequestError
 from stubserver.serving.dialect import Endpoint, Handler
+from stubserver.serving.http_stats import HttpStats
 from stubserver.serving.sending import error_reply
 from stubserver.serving.state import STATE_KEY, ServerState
 from stubserver.serving.wire import Wire
 
-Answers = Mapping[tuple[str, str], ASGIApp]
-"""(path, method) → the app that answers."""
+_COUNTED = "stubserver.counted"
+"""Where the scope of a request says that its endpoint has counted it."""
 
 
-def make_answers(endpoints: Iterable[Endpoint], state: ServerState, wire: Wire) -> Answers:
+class Answer(NamedTuple):
+    """An endpoint, and the app that answers there."""
+
+    endpoint: Endpoint
+    app: ASGIApp
+
+
+def make_answers(endpoints: Iterable[Endpoint], state: ServerState, wire: Wire) -> list[Answer]:
     """An app for each endpoint."""
-    return {(endpoint.path, endpoint.method): _answering(endpoint, state, wire) for endpoint in endpoints}
+    return [Answer(endpoint, _answering(endpoint, state, wire)) for endpoint in endpoints]
 
 
 def _answering(endpoint: Endpoint, state: ServerState, wire: Wire) -> ASGIApp:
     """An endpoint as an app; generating requests are in flight until their last byte has gone out."""
-    counted = int(endpoint.generates)
+    generates, path = int(endpoint.generates), endpoint.path
+    observe = state.http.observe if state.http.counts(path) and not path.startswith(CONTROL_PREFIX) else None
     handler: Handler | None = None
 
     async def answering(scope: Scope, receive: Receive, send: Send) -> None:
         nonlocal handler
+        started, status, size = perf_counter(), 500, 0
         scope[STATE_KEY] = state
-        state.in_flight += counted
+        state.in_flight += generates
         try:
             try:
                 if handler is None:
@@ -42,9 +54,13 @@ def _answering(endpoint: Endpoint, state: ServerState, wire: Wire) -> ASGIApp:
                 response = await handler(Request(scope, receive, send))
             except Exception as error:
                 response = _reply_to(error, wire)
+            status, size = response.status_code, len(getattr(response, "body", b""))
             await response(scope, receive, send)
         finally:
-            state.in_flight -= counted
+            state.in_flight -= generates
+            scope[_COUNTED] = True
+            if observe is not None:
+                observe(path, scope["method"], status, scope["headers"], size, perf_counter() - started)
 
     return answering
 
@@ -71,24 +87,55 @@ class DispatchMiddleware:
     it takes as long to find one as the bare server takes for half a request.
     """
 
-    def __init__(self, app: ASGIApp, answers: Answers) -> None:
+    def __init__(self, app: ASGIApp, answers: Sequence[Answer], stats: HttpStats) -> None:
         self._app = app
-        self._answers = answers
+        self._stats = stats
+        self._apps = _by_path_and_method(answers)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer the request, or pass it on."""
-        answer = self._answers.get((scope["path"], scope["method"])) if scope["type"] == "http" else None
-        return (answer or self._app)(scope, receive, send)
+        if scope["type"] != "http":
+            return self._app(scope, receive, send)
+        answer = self._apps.get((scope["path"], scope["method"]))
+        return self._route(scope, receive, send) if answer is None else answer(scope, receive, send)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """By the router; what has no endpoint is counted here, and belongs to none."""
+        started, status, size = perf_counter(), 0, 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status, size
+            status = message.get("status", status)
+            size += len(message.get("body", b""))
+            await send(message)
+
+        await self._app(scope, receive, sending)
+        if _COUNTED not in scope and self._stats.counts(scope["path"]):
+            handler = scope["path"] if self._is_redirected(scope, status) else "none"
+            took = perf_counter() - started
+            self._stats.observe(handler, scope["method"], status, scope["headers"], size, took)
+
+    def _is_redirected(self, scope: Scope, status: int) -> bool:
+        return status == 307 and (scope["path"].rstrip("/"), scope["method"]) in self._apps
 
 
-def make_routes(answers: Answers) -> list[BaseRoute]:
-    """One Starlette route a path. HEAD, which Starlette adds to GET, is taken out again: vLLM refuses it."""
+def _by_path_and_method(answers: Iterable[Answer]) -> Mapping[tuple[str, str], ASGIApp]:
+    """(path, method) → app, of endpoints with one path."""
+    return {
+        (endpoint.path, method): app
+        for endpoint, app in answers
+        if "{" not in endpoint.path
+        for method in endpoint.methods or ()
+    }
+
+
+def make_routes(answers: Iterable[Answer]) -> list[BaseRoute]:
+    """A Starlette route an endpoint, as FastAPI has them: of a path's methods, a 405 names those of the first one."""
     routes: list[BaseRoute] = []
-    for path, group in groupby(answers, key=lambda answered: answered[0]):
-        by_method = {method: answers[path, method] for _, method in group}
-        route = Route(path, _never, methods=list(by_method))
-        route.methods = set(by_method)
-        route.app = _by_method(by_method)
+    for endpoint, app in answers:
+        route = Route(endpoint.path, _never, methods=["GET"])
+        route.methods = endpoint.methods  # type: ignore[assignment]
+        route.app = app
         routes.append(route)
     return routes
 
@@ -96,10 +143,3 @@ def make_routes(answers: Answers) -> list[BaseRoute]:
 async def _never(request: Request) -> Response:
     """In place of a handler, which a Starlette route would wrap."""
     raise NotImplementedError
-
-
-def _by_method(apps: Mapping[str, ASGIApp]) -> ASGIApp:
-    async def answering(scope: Scope, receive: Receive, send: Send) -> None:
-        await apps[scope["method"]](scope, receive, send)
-
-    return answering

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from stubserver.config.settings import Settings
 from stubserver.serving.dialect import Endpoint, Route
+
+OPENAPI_PATH = "/openapi.json"
+
+
+def shows_docs(settings: Settings) -> bool:
+    """Whether the server describes itself."""
+    return not settings.disable_fastapi_docs
 
 
 def describe(endpoints: Iterable[Endpoint], version: str, error: Any = None) -> dict[str, Any]:
@@ -15,6 +24,8 @@ def describe(endpoints: Iterable[Endpoint], version: str, error: Any = None) -> 
     paths: dict[str, Any] = {}
     components: dict[str, Any] = {}
     for endpoint in endpoints:
+        if endpoint.method == "ANY":
+            continue
         route = endpoint.load()
         operation = _operation(endpoint, route, error, components)
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
@@ -28,6 +39,11 @@ def describe(endpoints: Iterable[Endpoint], version: str, error: Any = None) -> 
 
 def _operation(endpoint: Endpoint, route: Route, error: Any, components: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {"summary": endpoint.summary, "responses": {"200": _reply(route, components)}}
+    parts = re.findall(r"{(\w+)", endpoint.path)
+    if parts:
+        operation["parameters"] = [
+            {"name": part, "in": "path", "required": True, "schema": {"type": "string"}} for part in parts
+        ]
     if route.request is not None:
         operation["requestBody"] = {"required": True, "content": _content(route.request, components)}
         if error is not None:

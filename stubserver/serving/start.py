@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -12,6 +12,7 @@ from starlette.types import Scope
 from stubserver.asgi import find_header
 from stubserver.engine.generate import Generation
 from stubserver.engine.model import Model
+from stubserver.engine.terms import EngineRequest
 from stubserver.errors import GenerationError
 from stubserver.sampling.params import SamplingParams
 from stubserver.script.context import ScriptRequest
@@ -20,28 +21,48 @@ from stubserver.serving.forcing import forced_token_ids
 from stubserver.serving.observers import observers_of
 from stubserver.serving.sending import random_id
 
+_REPLICA_HEADER = b"x-data-parallel-rank"
 
-def start_generations(scope: Scope, body: Mapping[str, Any], asked: Asked) -> list[Generation]:
-    """A generation a prompt, its script bound. Raises UnscriptedError if the script has no answer."""
-    model, path, headers = asked.model, scope["path"], scope["headers"]
-    observers, forced = observers_of(scope), forced_token_ids(scope, model)
-    generations: list[Generation] = []
+
+def start_generations(scope: Scope, body: Mapping[str, Any], asked: Asked, *, routed: bool = True) -> list[Generation]:
+    """A generation a prompt, its script bound. Raises UnscriptedError if the script has no answer.
+
+    routed: whether a router's header counts that says which replica is meant.
+    """
+    replica = _replica(scope) if routed else 0
+    forced, first = forced_token_ids(scope, asked.model), 0
+    generations = []
     for prompt, engine_request in zip(asked.prompts, asked.engine_requests, strict=True):
-        params, record = engine_request.params, None
-        request = script_request(path, headers, body, model, prompt, params)
-        for observer in observers:
-            observer.asked(model, request, params)
-        answer = model.script.bind(request)
-        for observer in observers:
-            record = observer.answered(request, answer) or record
-        generation = Generation(
-            engine_request, request, answer, forced[: params.n], tokenized=prompt.tokenized, record=record
-        )
-        for observer in observers:
-            observer.started(generation)
+        choices = slice(first, first := first + engine_request.params.n)
+        generation = _start(scope, body, prompt, engine_request, forced[choices])
+        generation.replica = replica
         generations.append(generation)
-        forced = forced[params.n :]
     return generations
+
+
+def _start(
+    scope: Scope, body: Mapping[str, Any], prompt: Prompt, asked: EngineRequest, forced: Sequence[Sequence[int]]
+) -> Generation:
+    model, observers, record = asked.model, observers_of(scope), None
+    request = script_request(scope["path"], scope["headers"], body, model, prompt, asked.params)
+    for observer in observers:
+        observer.asked(model, request, asked.params)
+    answer = model.script.bind(request)
+    for observer in observers:
+        record = observer.answered(request, answer) or record
+    generation = Generation(asked, request, answer, forced, tokenized=prompt.tokenized, record=record)
+    for observer in observers:
+        observer.started(generation)
+    return generation
+
+
+def _replica(scope: Scope) -> int:
+    """Which of the server's replicas a router means by vLLM's header; the first one if it is no number."""
+    given = find_header(scope, _REPLICA_HEADER)
+    try:
+        return int(given) if given is not None else 0
+    except ValueError:
+        return 0
 
 
 def script_request(

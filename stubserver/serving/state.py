@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -13,19 +14,24 @@ from stubserver.config.settings import Settings
 from stubserver.engine.generate import Generation
 from stubserver.engine.model import Model
 from stubserver.errors import NotFoundError
+from stubserver.serving.http_stats import HttpStats
 
 T = TypeVar("T")
+
+STARTED = time.time()
+"""When counting began, in seconds since 1970."""
 
 STATE_KEY: Final = "stubserver.state"
 """Where the scope of a request has the state."""
 
 
 class ServerState:
-    """What is served. in_flight: requests that are being answered."""
+    """What is served. in_flight: requests that are being answered. http: what went over HTTP."""
 
-    def __init__(self, settings: Settings, models: Sequence[Model]) -> None:
+    def __init__(self, settings: Settings, models: Sequence[Model], http: HttpStats) -> None:
         self.settings = settings
         self.in_flight = 0
+        self.http = http
         self._streaming: WeakKeyDictionary[Generation, str] = WeakKeyDictionary()
         self._at_start = [(model, model.script) for model in models]
         self.serve(models)
@@ -45,6 +51,7 @@ class ServerState:
         for model, script in self._at_start:
             model.script = script
             model.reset()
+        self.http.reset()
         self.serve([model for model, _ in self._at_start])
 
     def follow(self, generation: Generation, request_id: str) -> None:

@@ -24,11 +24,13 @@ class TokenizerConfig:
 
     special_tokens: "eos_token" and the like → text.
     eos_token_id: from generation_config.json or config.json, for a tokenizer_config.json that names no eos_token.
+    written: tokenizer_config.json as it is.
     """
 
     special_tokens: dict[str, str] = field(default_factory=dict)
     chat_template: str | None = None
     eos_token_id: int | None = None
+    written: dict[str, Any] = field(default_factory=dict)
 
 
 def find_tokenizer_file(name: str) -> Path:
@@ -64,7 +66,21 @@ def load_config(directory: Path) -> TokenizerConfig:
         special_tokens=special_tokens,
         chat_template=_read_template(directory, settings.get("chat_template")),
         eos_token_id=None if "eos_token" in special_tokens else _model_eos(directory),
+        written=settings,
     )
+
+
+def load_chat_template(given: str) -> str:
+    """The template that a setting means: a file's text, or the setting itself if it is a template.
+
+    Raises TokenizerError if it is neither. What tells them apart is vLLM's way: a brace or a line break.
+    """
+    path = Path(given).expanduser()
+    if not any(character in given for character in "{}\n"):
+        if not path.is_file():
+            raise TokenizerError(f"chat_template {given!r}: there is no such file, and it is no template either")
+        return path.read_text(encoding="utf-8")
+    return given
 
 
 def save_config(directory: Path, special_tokens: dict[str, str], chat_template: str | None) -> None:

@@ -6,9 +6,10 @@ import json
 import re
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders
 
@@ -108,6 +109,21 @@ class HFTokenizer:
     def chat_template(self) -> str | None:
         """The Jinja template, if the directory has one."""
         return self._config.chat_template
+
+    def with_chat_template(self, template: str) -> HFTokenizer:
+        """The same tokenizer with another chat template."""
+        return HFTokenizer(self._backend, self._name, replace(self._config, chat_template=template))
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """What tokenizer_config.json says, as it is written."""
+        return self._config.written
+
+    @cached_property
+    def added_tokens(self) -> dict[int, str]:
+        """Id → text of the tokens that are in no merge."""
+        decoder = self._backend.get_added_tokens_decoder()
+        return {token_id: decoder[token_id].content for token_id in sorted(decoder)}
 
     @property
     def special_tokens(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ MASKED = -9999.0
 SHARED_TEXTS = ("", "\ufffd")
 """Texts of bigram512 that many tokens have: parts of characters."""
 
-FREE_KEYS = {"id", "request_id", "created", "system_fingerprint", "root", "input_tokens"}
+FREE_KEYS = {"id", "request_id", "created", "system_fingerprint", "root", "input_tokens", "name_or_path"}
 """Of these only the kind of value counts (and an id's prefix)."""
 
 
@@ -161,7 +161,8 @@ class Comparison:
 
 
 def _prefix(value: str | int) -> str:
-    return value.split("-", 1)[0] if isinstance(value, str) and "-" in value else ""
+    named = isinstance(value, str) and "-" in value and not value.startswith("/")
+    return value.split("-", 1)[0] if named else ""
 
 
 def _is_number(value: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-RECORDINGS = (FIXTURES / "vllm-0.32.0", FIXTURES / "vllm-0.32.0-more")
+RECORDINGS = (FIXTURES / "vllm-0.32.0", FIXTURES / "vllm-0.32.0-more", FIXTURES / "vllm-0.32.0-http")
 BIGRAM = FIXTURES / "bigram512"
 SCRIPT = BIGRAM / "script.yaml"
 
@@ -65,8 +65,12 @@ class Exchange:
 
     def _forced_token_ids(self) -> list[list[int | str]]:
         """The recorded tokens of a sampled request: the random draw itself can't be the same."""
-        body = self.request.get("body") or {}
+        body = self.request.get("body")
+        if not isinstance(body, dict):
+            return []
         sampling = body.get("sampling_params", body)
+        if not isinstance(sampling, dict):
+            return []
         drawn = sampling.get("temperature") != 0 and not body.get("use_beam_search")
         if not drawn or self.path not in FORCED or self.response["status"] != 200:
             return []
@@ -145,7 +149,13 @@ def _tells_its_tokens(choice: dict[str, Any]) -> bool:
 def load_exchanges(folders: Iterable[Path]) -> Iterator[Exchange]:
     for path in sorted(path for folder in folders for path in folder.glob("*.jsonl")):
         header, *lines = map(json.loads, path.read_text(encoding="utf-8").strip("\n").split("\n"))
-        settings = {**header["server"], "served_model_name": header["served_model_name"], "model_runner": "v1"}
+        settings = {
+            **header["server"],
+            "served_model_name": header["served_model_name"],
+            "model_runner": "v1",
+            "embeddings_endpoint": False,
+            "control": "off",
+        }
         if settings.get("logits_processors"):
             settings["logits_processors"] = [f"{__name__}:BoostToken"]
         for line in lines:

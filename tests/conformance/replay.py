@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from stubserver.app import create_app
 @cache
 def client(settings: str, *, remembers: bool) -> TestClient:
     """remembers: only so that a server which remembers nothing is none that has learnt something before."""
-    return TestClient(create_app(SCRIPT, **json.loads(settings)), raise_server_exceptions=False)
+    app = create_app(SCRIPT, **json.loads(settings))
+    return TestClient(app, raise_server_exceptions=False, follow_redirects=False)
 
 
 def replay(exchange: Exchange, *, remembers: bool = True) -> list[str]:
@@ -40,6 +42,11 @@ def replay(exchange: Exchange, *, remembers: bool = True) -> list[str]:
     media_type = reply.headers.get("content-type", "")
     if media_type != recorded["content_type"]:
         return [f"content type: recorded {recorded['content_type']!r}, ours {media_type!r}"]
+    different = list(headers(recorded, reply.headers))
+    if different or recorded.get("empty") is not None:
+        return different or [
+            f"empty: recorded {recorded['empty']}" for _ in [0] if recorded["empty"] == bool(reply.text)
+        ]
     compare = Comparison(**EXCEPTIONS.get(exchange.id, {}))
     if "events" in recorded:
         events = [event.removeprefix("data: ") for event in reply.text.split("\n\n") if event]
@@ -48,6 +55,22 @@ def replay(exchange: Exchange, *, remembers: bool = True) -> list[str]:
     if "body" in recorded:
         return list(compare.values(recorded["body"], reply.json()))
     return list(compare.values(recorded["text"], reply.text))
+
+
+def headers(recorded: dict[str, Any], ours: Mapping[str, str]) -> Iterator[str]:
+    """Which of the recorded headers differ, and which of ours were not recorded. "<random>" stands for any value."""
+    if recorded["status"] == 500:
+        return  # what vLLM's own code fails with is answered outside of its middlewares, ours inside
+    known = {name: value for name, value in recorded.get("headers", {}).items() if name != "content-type"}
+    for name, value in known.items():
+        found = ours.get(name)
+        if value == "<random>" and found:
+            continue
+        if found is None or sorted(found.split(", ")) != sorted(value.split(", ")):
+            yield f"header {name}: recorded {value!r}, ours {found!r}"
+    if "headers" in recorded:
+        extra = [name for name in ours if name.startswith("access-control-") or name in ("allow", "location")]
+        yield from (f"header {name}: only ours has it ({ours[name]!r})" for name in extra if name not in known)
 
 
 def _said(recorded: dict[str, Any]) -> str:

@@ -32,7 +32,7 @@ def test_token_buckets(max_model_len, bounds):
 
 def test_one_request():
     stats = Stats(512, ("stop", "length"), clock=ticking(10.0, 10.5, 10.75, 11.75))
-    request = stats.begin(prompt_tokens=7)
+    request = stats.begin(prompt_tokens=7, max_tokens=5)
     assert (stats.prompt_tokens, stats.generation_tokens) == (0, 0)
     request.advance()
     assert (stats.prompt_tokens, stats.generation_tokens, stats.finished.total()) == (7, 1, 0)
@@ -43,8 +43,23 @@ def test_one_request():
     assert stats.finished == {"stop": 0, "length": 1}
     assert (stats.time_to_first_token.sum, sum(stats.time_to_first_token.counts)) == (0.5, 1)
     assert (stats.inter_token_latency.sum, sum(stats.inter_token_latency.counts)) == (1.25, 2)
-    assert (stats.e2e_request_latency.sum, sum(stats.e2e_request_latency.counts)) == (1.75, 1)
-    assert (stats.request_prompt_tokens.sum, stats.request_generation_tokens.sum) == (7, 3)
+    assert (stats.steps.sum, sum(stats.steps.counts)) == (7 + 3, 3)
+    assert {name: each.sum for name, each in stats.ended.items()} == {
+        "request_prompt_tokens": 7,
+        "request_generation_tokens": 3,
+        "request_max_num_generation_tokens": 3,
+        "request_params_n": 1,
+        "request_params_max_tokens": 5,
+        "request_time_per_output_token_seconds": 1.25 / 2,
+        "e2e_request_latency_seconds": 1.75,
+        "request_queue_time_seconds": 0,
+        "request_inference_time_seconds": 1.75,
+        "request_prefill_time_seconds": 0.5,
+        "request_decode_time_seconds": 1.25,
+        "request_num_preemptions": 0,
+        "request_prefill_kv_computed_tokens": 7,
+    }
+    assert {sum(each.counts) for each in stats.ended.values()} == {1}
 
 
 def test_every_choice_is_a_request_of_its_own():
@@ -52,7 +67,7 @@ def test_every_choice_is_a_request_of_its_own():
     list(generation(model, [A, A, A], n=2, max_tokens=4).steps())
     stats = model.stats
     assert (stats.prompt_tokens, stats.generation_tokens, stats.finished["length"]) == (6, 8, 2)
-    assert (stats.request_prompt_tokens.sum, stats.request_generation_tokens.sum) == (6, 8)
+    assert (stats.ended["request_prompt_tokens"].sum, stats.ended["request_generation_tokens"].sum) == (6, 8)
     assert [sum(each.counts) for each in (stats.time_to_first_token, stats.inter_token_latency)] == [2, 6]
 
 
@@ -73,7 +88,7 @@ def test_a_request_that_nobody_reads_to_its_end():
     del steps
     stats = model.stats
     assert (stats.prompt_tokens, stats.generation_tokens, stats.finished.total()) == (1, 2, 0)
-    assert sum(stats.request_prompt_tokens.counts) == 0
+    assert sum(stats.ended["request_prompt_tokens"].counts) == 0
 
 
 def test_models_count_for_themselves():
@@ -90,3 +105,34 @@ def test_the_clock_is_read_once_a_token():
         request.advance()
     request.finish("stop")
     assert next(ticks) == 6
+
+
+def test_the_parameters_of_a_prompt_count_once_when_its_last_choice_has_ended():
+    model = t6_model()
+    steps = generation(model, n=2, max_tokens=3).steps()
+    for _ in range(5):
+        next(steps)
+    ended = model.stats.ended
+    assert (sum(ended["request_params_max_tokens"].counts), sum(ended["request_params_n"].counts)) == (1, 0)
+    list(steps)
+    ended = model.stats.ended
+    assert (ended["request_params_n"].sum, sum(ended["request_params_n"].counts)) == (2, 1)
+    assert (ended["request_max_num_generation_tokens"].sum, ended["request_params_max_tokens"].sum) == (3, 6)
+
+
+def test_an_embedding_has_no_parameters():
+    stats = Stats(512, ("stop",), clock=ticking(1.0, 2.0))
+    request = stats.begin(4)
+    request.advance(tokens=0)
+    request.finish("stop")
+    assert sum(stats.ended["request_params_n"].counts) == 0
+    assert stats.ended["request_prompt_tokens"].sum == 4
+
+
+def test_many_requests_are_counted_as_they_end():
+    stats = Stats(512, ("stop",), clock=lambda: 0.0)
+    for _ in range(1000):
+        request = stats.begin(2, 1)
+        request.advance()
+        request.finish("stop")
+    assert stats.ended["request_prompt_tokens"].sum == 2000

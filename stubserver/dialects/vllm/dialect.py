@@ -23,6 +23,7 @@ VLLM = Dialect(
     behaviour=VLLM_0_32_0,
     wire=WIRE,
     guarded=("/v1", "/v2", "/inference", "/cohere"),
+    uncounted=("/metrics", "/health", "/load", "/ping", "/version", "/server_info"),
     parameter_places=("sampling_params",),
     check_settings=check_startup,
     load_error_model=_error_model,

@@ -6,6 +6,7 @@ What answers at a route is imported with its first request.
 from __future__ import annotations
 
 from stubserver.serving.dialect import Endpoint, Route
+from stubserver.serving.openapi import shows_docs
 
 
 def _completions() -> Route:
@@ -110,6 +111,85 @@ def _metrics() -> Route:
     return ROUTE
 
 
+def _tokenizer_info() -> Route:
+    from stubserver.dialects.vllm.tokenize.serving import INFO
+
+    return INFO
+
+
+def _metrics_app() -> Route:
+    from stubserver.dialects.vllm.metrics.serving import APP
+
+    return APP
+
+
+def _docs() -> Route:
+    from stubserver.dialects.vllm.docs_pages.serving import DOCS
+
+    return DOCS
+
+
+def _redoc() -> Route:
+    from stubserver.dialects.vllm.docs_pages.serving import REDOC
+
+    return REDOC
+
+
+def _oauth2() -> Route:
+    from stubserver.dialects.vllm.docs_pages.serving import OAUTH2
+
+    return OAUTH2
+
+
+def _invocations() -> Route:
+    from stubserver.dialects.vllm.invocations.serving import ROUTE
+
+    return ROUTE
+
+
+def _kv_event_sources() -> Route:
+    from stubserver.dialects.vllm.other_routes.serving import KV_EVENT_SOURCES
+
+    return KV_EVENT_SOURCES
+
+
+def _is_scaling() -> Route:
+    from stubserver.dialects.vllm.other_routes.serving import IS_SCALING
+
+    return IS_SCALING
+
+
+def _scale() -> Route:
+    from stubserver.dialects.vllm.other_routes.serving import SCALE
+
+    return SCALE
+
+
+def _find_response() -> Route:
+    from stubserver.dialects.vllm.other_routes.serving import FIND_RESPONSE
+
+    return FIND_RESPONSE
+
+
+def _not_imitated() -> Route:
+    from stubserver.dialects.vllm.other_routes.serving import NOT_IMITATED
+
+    return NOT_IMITATED
+
+
+_NOT_IMITATED = tuple(
+    Endpoint("POST", path, "Is there in vLLM; 501 here", _not_imitated)
+    for path in (
+        "/v1/responses/render",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/messages/render",
+        "/v1/chat/completions/derender",
+        "/v1/completions/derender",
+    )
+)
+
+
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST",
@@ -150,7 +230,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         generates=True,
         told_by="questions",
     ),
-    Endpoint("POST", "/v1/embeddings", "A vector for each input, scripted or seeded", _embeddings, generates=True),
+    Endpoint(
+        "POST",
+        "/v1/embeddings",
+        "A vector for each input, scripted or seeded; 404 with `--no-embeddings-endpoint`",
+        _embeddings,
+        generates=True,
+        served=lambda settings: settings.embeddings_endpoint,
+    ),
     Endpoint(
         "POST",
         "/inference/v1/generate",
@@ -186,4 +273,25 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/version", "The version of vLLM that is imitated", _version),
     Endpoint("GET", "/load", "How many requests are being answered", _load),
     Endpoint("GET", "/metrics", "Counters in Prometheus' text format", _metrics),
+    Endpoint("ANY", "/metrics{rest:path}", "The same, in the format that `accept` asks for", _metrics_app),
+    Endpoint(
+        "GET",
+        "/tokenizer_info",
+        "The tokenizer's configuration; 404 without `--enable-tokenizer-info-endpoint`",
+        _tokenizer_info,
+        served=lambda settings: settings.enable_tokenizer_info_endpoint,
+    ),
+    Endpoint(
+        "POST", "/invocations", "A completion or chat request, under SageMaker's name", _invocations, generates=True
+    ),
+    Endpoint("GET", "/kv_event_sources", "Empty", _kv_event_sources),
+    Endpoint("POST", "/scale_elastic_ep", "One engine is all there is", _scale),
+    Endpoint("POST", "/is_scaling_elastic_ep", "Never", _is_scaling),
+    Endpoint("POST", "/v1/responses", "Is there in vLLM; 501 here", _not_imitated),
+    Endpoint("GET", "/v1/responses/{response_id}", "404: no response is stored", _find_response),
+    Endpoint("POST", "/v1/responses/{response_id}/cancel", "The same", _find_response),
+    *_NOT_IMITATED,
+    Endpoint("GET", "/docs", "Swagger's page about this server", _docs, heads=True, served=shows_docs),
+    Endpoint("GET", "/docs/oauth2-redirect", "A part of it", _oauth2, heads=True, served=shows_docs),
+    Endpoint("GET", "/redoc", "ReDoc's page about this server", _redoc, heads=True, served=shows_docs),
 )

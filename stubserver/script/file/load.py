@@ -122,6 +122,8 @@ def _settings(file: ScriptFile, document: Document) -> dict[str, Any]:
     settings = {key: document.data[key] for key in Settings.model_fields if key in document.data}
     if file.tokenizer != BUILTIN:
         settings["tokenizer"] = str((document.directory / Path(file.tokenizer).expanduser()).resolve())
+    if file.chat_template and not any(character in file.chat_template for character in "{}\n"):
+        settings["chat_template"] = str(document.directory / Path(file.chat_template).expanduser())
     if file.cassette:
         settings["cassette"] = str(document.directory / Path(file.cassette).expanduser())
     if file.logits_processors:

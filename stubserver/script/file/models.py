@@ -15,6 +15,8 @@ SERVER_KEYS = (
     "enable_request_id_headers",
     *("cassette", "cassette_on_miss", "cassette_repeat", "cassette_pace", "cassette_ignore", "cassette_redact"),
     *("cassette_convert", "record_mode", "upstream", "models"),
+    *("root_path", "allowed_origins", "allowed_methods", "allowed_headers", "allow_credentials"),
+    *("enable_request_id_headers", "disable_fastapi_docs", "embeddings_endpoint", "enable_tokenizer_info_endpoint"),
 )
 """What there is only one of, however many models are served."""
 

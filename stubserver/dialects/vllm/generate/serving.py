@@ -6,7 +6,6 @@ Source of the shapes: vLLM 0.32.0, `entrypoints/scale_out/token_in_token_out/`.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from stubserver.dialects.vllm.generate.protocol import (
     MultiModalFeatures,
 )
 from stubserver.dialects.vllm.protocol import requested_constraint
+from stubserver.dialects.vllm.raw_body import check_object, read_raw_json
 from stubserver.dialects.vllm.sampling import choose_max_tokens
 from stubserver.dialects.vllm.scale_out import check_scale_out
 from stubserver.dialects.vllm.wire.codec import WIRE
@@ -89,11 +89,9 @@ async def abort_requests(request: Request) -> Response:
     """
     state = server_state(request)
     check_scale_out(state)
-    try:
-        body = json.loads(await request.body())
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(f"JSON decode error: {error}") from None
-    if not isinstance(body, dict) or body.get("request_ids") is None:
+    body = await read_raw_json(request)
+    check_object(body)
+    if body.get("request_ids") is None:
         raise SchemaError("Missing 'request_ids' in request body")
     request_ids = body["request_ids"]
     state.abort([request_ids] if isinstance(request_ids, str) else request_ids if isinstance(request_ids, list) else [])

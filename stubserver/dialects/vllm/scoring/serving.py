@@ -36,7 +36,7 @@ async def create_generative_scoring(request: Request) -> Response:
     """Answer a scoring request."""
     body = await read_json(request)
     asked = understand(server_state(request), body)
-    reads = read_labels(start_generations(request.scope, body, asked))
+    reads = read_labels(start_generations(request.scope, body, asked, routed=False))
     scores = [_score(read, apply_softmax=asked.request.apply_softmax) for read in reads]
     return json_reply(
         {

@@ -31,7 +31,7 @@ from stubserver.dialects.vllm.systemone.questions import (
 from stubserver.engine.label_reads import LabelRead, compute_label_probs, compute_vocab_probs, read_labels
 from stubserver.engine.model import Model
 from stubserver.engine.terms import EngineRequest
-from stubserver.errors import UnsupportedError, ValidationError
+from stubserver.errors import NotFoundError, UnsupportedError, ValidationError
 from stubserver.memory import remembered
 from stubserver.sampling.params import SamplingParams
 from stubserver.serving.asked import Asked, Prompt
@@ -59,7 +59,7 @@ async def create_decision(request: Request) -> Response:
     """Answer a request for decisions."""
     body = await read_json(request)
     asked = understand(server_state(request), body)
-    reads = read_labels(start_generations(request.scope, body, asked))
+    reads = read_labels(start_generations(request.scope, body, asked, routed=False))
     masses = [float(compute_vocab_probs(read.logprobs).sum()) for read in reads]
     label_ids = [each.params.logprob_token_ids or () for each in asked.engine_requests]
     answered = list(zip(asked.questions, reads, masses, label_ids, strict=True))
@@ -93,7 +93,11 @@ class DecisionAsked(Asked):
 def understand(state: ServerState, body: Any) -> DecisionAsked:
     """What a body asks for. Raises RequestError for what can't be done."""
     parsed = validate(body, _ADAPTER)
-    model = state.find_model(parsed.model)
+    try:
+        model = state.find_model(parsed.model)
+    except NotFoundError:
+        _find_labels(state.models[0])  # where vLLM leaves the route out, no model is looked for
+        raise
     labels = _find_labels(model)
     questions = _parse_questions(parsed)
     _check_media(parsed)

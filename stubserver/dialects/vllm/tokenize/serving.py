@@ -1,4 +1,4 @@
-"""POST /tokenize and POST /detokenize."""
+"""POST /tokenize and POST /detokenize, and GET /tokenizer_info."""
 
 from __future__ import annotations
 
@@ -70,5 +70,24 @@ async def detokenize(request: Request) -> Response:
     return json_reply({"prompt": model.tokenizer.decode(parsed.tokens)})
 
 
+async def show_tokenizer(request: Request) -> Response:
+    """What tokenizer_config.json says, with what transformers adds to it, and the template in use."""
+    tokenizer = server_state(request).models[0].tokenizer
+    written = {key: value for key, value in tokenizer.config.items() if key not in ("vocab_file", "merges_file")}
+    added = {str(token_id): text for token_id, text in tokenizer.added_tokens.items()}
+    info = {
+        **written,
+        "tokenizer_class": "TokenizerPoolCachedTokenizersBackend",
+        "truncation_side": "left",
+        "name_or_path": tokenizer.name,
+        "is_local": True,
+        "local_files_only": True,
+        "added_tokens_decoder": added,
+        "backend": "tokenizers",
+    }
+    return json_reply(info if tokenizer.chat_template is None else {**info, "chat_template": tokenizer.chat_template})
+
+
+INFO = Route(show_tokenizer)
 TOKENIZE = Route(tokenize, TokenizeRequest, TokenizeReply)
 DETOKENIZE = Route(detokenize, DetokenizeRequest, DetokenizeReply)

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Any
 
 from stubserver import errors
+from stubserver.dialects.vllm.raw_body import PythonError
 from stubserver.errors import Code, RequestError
 from stubserver.serving.body import UnparsableBodyError
 
@@ -29,6 +30,7 @@ KINDS: dict[type[RequestError], tuple[int, str]] = {
     errors.UnscriptedError: (404, "UnscriptedError"),
     errors.UnrecordedError: (404, "UnrecordedError"),
     errors.GenerationError: (500, "InternalServerError"),
+    PythonError: (500, "InternalServerError"),
     errors.UnsupportedError: (501, "NotImplementedError"),
     errors.UpstreamError: (502, "BadGatewayError"),
     RequestError: (400, "BadRequestError"),
@@ -56,6 +58,7 @@ def _prompt_too_long(error: RequestError) -> str:
 WORDS: dict[Code, Words] = {
     "empty_prompt": lambda error: "The decoder prompt cannot be empty",
     "unknown_token": lambda error: f"Token id {error.value} is out of vocabulary",
+    "unknown_replica": lambda error: f"data_parallel_rank {error.value} is out of range [0, 1).",
     "prompt_too_long": _prompt_too_long,
     "not_finite": lambda error: "Out of range float values are not JSON compliant",
     # The words of `tokenizers`, handed on.

@@ -1,0 +1,1 @@
+"""GET /docs, /redoc and /docs/oauth2-redirect."""

@@ -1,0 +1,1 @@
+"""Routes of vLLM that are there, and do little here."""
