@@ -156,6 +156,8 @@ def load_exchanges(folders: Iterable[Path]) -> Iterator[Exchange]:
             "embeddings_endpoint": False,
             "control": "off",
         }
+        if any("x-request-id" in line["response"].get("headers", {}) for line in lines):
+            settings["enable_request_id_headers"] = True  # the file's first line doesn't say so
         if settings.get("logits_processors"):
             settings["logits_processors"] = [f"{__name__}:BoostToken"]
         for line in lines:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticKnownError
 
@@ -215,16 +216,8 @@ class StructuredOutputsParams:
 def requested_structured_outputs(
     structured_outputs: StructuredOutputsParams | None, response_format: AnyResponseFormat | None
 ) -> StructuredOutputsParams | None:
-    """The request's constraint, in whichever way it was asked for.
-
-    Raises ValidationError for two constraints or none, and for structural tags, which are not supported here.
-    """
-    given = structured_outputs
-    if response_format is not None:
-        given = _with_format(structured_outputs, response_format)
-    if given and given.structural_tag is not None:
-        raise ValidationError(NO_STRUCTURAL_TAGS, parameter="structured_outputs")
-    return given
+    """The request's constraint, in whichever way it was asked for. Raises ValidationError for two of them, or none."""
+    return structured_outputs if response_format is None else _with_format(structured_outputs, response_format)
 
 
 def requested_constraint(
@@ -235,15 +228,13 @@ def requested_constraint(
     return given.constraint() if given else None
 
 
-NO_STRUCTURAL_TAGS = "structural_tag is not supported by stubserver; use json, regex, choice or grammar"
-
-
 def _with_format(
     given: StructuredOutputsParams | None, response_format: AnyResponseFormat
 ) -> StructuredOutputsParams | None:
     """Both as one. Raises ValidationError if they are two constraints, or none."""
-    fields: dict[str, Any] = {"structural_tag": ""}
-    if isinstance(response_format, ResponseFormat):
+    if not isinstance(response_format, ResponseFormat):
+        fields: dict[str, Any] = {"structural_tag": _as_text(response_format)}
+    else:
         if response_format.type == "text":
             return given
         schema = response_format.json_schema
@@ -253,6 +244,10 @@ def _with_format(
     return replace(given, **fields) if given else StructuredOutputsParams(**fields)
 
 
+def _as_text(tag: StructuralTagResponseFormat | LegacyStructuralTagResponseFormat) -> str:
+    return json.dumps(tag.model_dump(by_alias=True))
+
+
 def check_stream_options(data: dict[str, Any]) -> None:
     """Refuse stream options without a stream. Raises ValidationError."""
     if data.get("stream_options") and not data.get("stream"):
@@ -260,7 +255,10 @@ def check_stream_options(data: dict[str, Any]) -> None:
 
 
 def check_structured_outputs(data: dict[str, Any]) -> None:
-    """Refuse more than one constraint. Raises ValidationError; for what is no object GenerationError, as vLLM fails."""
+    """Refuse more than one constraint, and what is no structural tag.
+
+    Raises ValidationError; for what is no object GenerationError, as vLLM fails.
+    """
     given = data.get("structured_outputs")
     if given is None:
         return
@@ -269,14 +267,46 @@ def check_structured_outputs(data: dict[str, Any]) -> None:
     if sum(given.get(kind) is not None for kind in ("json", "regex", "choice")) > 1:
         message = "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
         raise ValidationError(message, parameter="structured_outputs")
+    check_tag_of_structured_outputs(given)
+
+
+def check_tag_of_structured_outputs(given: Any) -> None:
+    """Refuse what is no structural tag. Raises ValidationError."""
+    tag = given.get("structural_tag") if isinstance(given, dict) else getattr(given, "structural_tag", None)
+    if tag is not None:
+        _check_structural_tag(tag, "structured_outputs")
+
+
+def _check_structural_tag(text: Any, parameter: str) -> None:
+    # Grammars are loaded with the first constraint.
+    from stubserver.dialects.vllm.structured_outputs import check_structural_tag
+
+    check_structural_tag(text, parameter)
 
 
 def check_response_format(data: dict[str, Any]) -> None:
-    """Refuse a JSON schema that isn't there. Raises ValidationError."""
+    """Refuse a JSON schema that isn't there, and what is no structural tag. Raises ValidationError."""
     given = data.get("response_format")
+    check_tag_of_response_format(given)
     if isinstance(given, dict) and given.get("type") == "json_schema" and given.get("json_schema") is None:
         message = "When response_format type is 'json_schema', the 'json_schema' field must be provided."
         raise ValidationError(message, parameter="response_format")
+
+
+def check_tag_of_response_format(given: Any) -> None:
+    """Refuse what is no structural tag. Raises ValidationError."""
+    if not (isinstance(given, dict) and given.get("type") == "structural_tag"):
+        return
+    try:
+        _check_structural_tag(_as_text(_TAG_RESPONSE_FORMAT.validate_python(given)), "response_format")
+    except (ValueError, ValidationError) as error:
+        message = "Invalid response_format structural_tag specification."
+        raise ValidationError(message, parameter="response_format") from error
+
+
+_TAG_RESPONSE_FORMAT: TypeAdapter[StructuralTagResponseFormat | LegacyStructuralTagResponseFormat] = TypeAdapter(
+    StructuralTagResponseFormat | LegacyStructuralTagResponseFormat
+)
 
 
 class PromptTokensDetails(ReplyModel):

@@ -21,17 +21,20 @@ NOT_TRUE: Final = (
 )
 NUL_IN_REGEX: Final = "structured_outputs.regex must not contain a NUL character ('\\x00')"
 TOO_DEEP: Final = "The JSON schema is nested too deeply: objects and arrays may nest at most {most} levels"
-NO_STRUCTURAL_TAGS: Final = "structural_tag is not supported by stubserver; use json, regex, choice or grammar"
+BAD_STRUCTURAL_TAG: Final = "Invalid {parameter} structural_tag specification."
 
 MOST_LEVELS: Final = 64
 """How deep objects and arrays of a schema may nest."""
+
+TAG_LEVELS: Final = MOST_LEVELS + 16
+"""How deep those of a structural tag may, which wraps schemas."""
 
 
 def compile_constraint(kind: str, value: Any, settings: Settings) -> Constraint:
     """A constraint of a request → what the engine gets.
 
     kind: "json" (a schema, as object or text), "json_object", "regex", "choice" (a list of texts) or "grammar" (EBNF
-    with `::=`, else Lark). Raises ValidationError, in vLLM's words, for what vLLM refuses.
+    with `::=`, else Lark), "structural_tag" (JSON). Raises ValidationError, in vLLM's words, for what vLLM refuses.
     """
     config = settings.structured_outputs_config
     _check_value(kind, value)
@@ -51,6 +54,7 @@ _KINDS: dict[str, Kind] = {
     "regex": "regex",
     "choice": "choice",
     "grammar": "grammar",
+    "structural_tag": "structural_tag",
 }
 
 
@@ -59,6 +63,8 @@ def _automatic(kind: Kind, value: Any, config: StructuredOutputsConfig) -> Const
     try:
         return xgrammar.checked(kind, value, config)
     except ValidationError:
+        if kind == "structural_tag":
+            raise
         if kind == "json" and value and guidance_lacks(_schema(value)):
             return Constraint("json", guidance.as_text(value), "outlines", config)
         return guidance.checked(kind, value, config)
@@ -78,19 +84,31 @@ def _check_value(kind: str, value: Any) -> None:
     empty_text = isinstance(value, str) and not value.strip()
     if kind == "choice" and not value:
         raise ValidationError(EMPTY_CHOICE.format(value=value))
-    if kind in ("grammar", "json") and empty_text:
+    if kind in ("grammar", "json", "structural_tag") and empty_text:
         raise ValidationError(EMPTY_TEXT.format(kind=kind))
-    if kind == "json" and value and _is_too_deep(value):
+    levels = {"json": MOST_LEVELS, "structural_tag": TAG_LEVELS}.get(kind)
+    if levels and value and _is_too_deep(value, levels):
         raise ValidationError(TOO_DEEP.format(most=MOST_LEVELS))
     if kind == "json_object" and value is False:
         raise ValidationError(NOT_TRUE)
     if kind == "regex" and "\x00" in value:
         raise ValidationError(NUL_IN_REGEX)
-    if kind == "structural_tag":
-        raise ValidationError(NO_STRUCTURAL_TAGS, parameter="structured_outputs")
 
 
-def _is_too_deep(schema: Any) -> bool:
+def check_structural_tag(text: Any, parameter: str) -> None:
+    """Refuse what is no structural tag, as vLLM's front end does, whatever the backend. Raises ValidationError."""
+    if isinstance(text, str) and _is_too_deep(text, TAG_LEVELS):
+        raise ValidationError(TOO_DEEP.format(most=MOST_LEVELS))
+    refusal = ValidationError(BAD_STRUCTURAL_TAG.format(parameter=parameter), parameter=parameter)
+    if not (isinstance(text, str) and text):
+        raise refusal
+    try:
+        xgrammar.check_structural_tag(text)
+    except ValidationError as error:
+        raise refusal from error
+
+
+def _is_too_deep(schema: Any, levels: int) -> bool:
     try:
         schema = json.loads(schema) if isinstance(schema, str) else schema
     except RecursionError:
@@ -98,7 +116,7 @@ def _is_too_deep(schema: Any) -> bool:
     except ValueError:
         return False
     level: list[Any] = [schema]
-    for _ in range(MOST_LEVELS):
+    for _ in range(levels):
         level = [child for node in level for child in _children(node) if isinstance(child, dict | list)]
     return bool(level)
 

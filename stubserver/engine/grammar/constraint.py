@@ -11,7 +11,7 @@ from stubserver.sampling.logits import Ids
 
 Backend = Literal["xgrammar", "guidance", "outlines"]
 
-Kind = Literal["json", "json_object", "regex", "choice", "grammar"]
+Kind = Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
 
 
 @dataclass(frozen=True, slots=True)

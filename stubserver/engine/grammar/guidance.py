@@ -106,8 +106,26 @@ def _serialized(constraint: Constraint, config: StructuredOutputsConfig) -> str:
             return LLMatcher.grammar_from_json_schema(spec, defaults=defaults)
         case "json_object":
             return LLMatcher.grammar_from_json_schema('{"type": "object"}', defaults=defaults)
+        case "structural_tag":
+            return _tags_as_grammar(json.loads(constraint.spec), defaults)
         case _:
             return grammar_from(constraint.kind, constraint.spec)
+
+
+def _tags_as_grammar(tag: Any, defaults: Any) -> str:
+    """A structural tag of the older form, with structures and triggers; guidance has no other."""
+    from llguidance import LLMatcher, StructTag
+
+    tags = []
+    for each in tag["structures"]:
+        trigger = next((trigger for trigger in tag["triggers"] if each["begin"].startswith(trigger)), None)
+        if trigger is None:
+            raise ValueError(words.NO_TRIGGER.format(begin=each["begin"], triggers=tag["triggers"]))
+        grammar = LLMatcher.grammar_from_json_schema(json.dumps(each["schema"]), defaults=defaults)
+        tags.append(StructTag(trigger=trigger, begin=each["begin"], grammar=grammar, end=each["end"]))
+    if not tags:
+        raise ValueError(words.NO_TAGS)
+    return StructTag.to_grammar(tags)
 
 
 _MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")

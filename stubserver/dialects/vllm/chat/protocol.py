@@ -25,6 +25,8 @@ from stubserver.dialects.vllm.protocol import (
     check_cache_salt,
     check_response_format,
     check_stream_options,
+    check_tag_of_response_format,
+    check_tag_of_structured_outputs,
 )
 from stubserver.errors import GenerationError, RequestError, ValidationError
 
@@ -229,6 +231,8 @@ class ChatCompletionBatchRequest(RequestModel):
         if data.get("logprob_token_ids") and not data.get("logprobs"):
             message = "when using `logprob_token_ids`, `logprobs` must be set to true."
             raise ValidationError(message, parameter="logprob_token_ids")
+        check_tag_of_response_format(data.get("response_format"))
+        check_tag_of_structured_outputs(data.get("structured_outputs"))
         if data.get("n") not in (None, 1):
             message = "Batch chat completions do not support `n > 1`. Please set `n` to 1."
             raise ValidationError(message, parameter="n", value=data["n"])
@@ -371,6 +375,7 @@ def _check_structured_outputs(data: dict[str, Any]) -> None:
         )
     if count and data.get("tool_choice", "none") not in ("none", "auto", "required"):
         raise ValidationError("You can only either use constraints for structured outputs or tools, not both.")
+    check_tag_of_structured_outputs(given)
 
 
 def _check_logprob_token_ids(data: dict[str, Any]) -> None:

@@ -24,7 +24,8 @@ class ReasoningParser:
     ends: what ends the reasoning: taken away if it is END, else the beginning of the content. held: texts that are
     waited for, though they mean nothing here: what may be the beginning of one isn't sent yet. optional: the template's
     `enable_thinking: false` switches it off. bounds: what begins and ends the messages of a prompt. counts_from_start:
-    tokens count as reasoning only after a START that was generated.
+    tokens count as reasoning only after a START that was generated. shows_special: special tokens stay in the text, as
+    the marks may be some, whatever the request says.
     """
 
     ends: tuple[str, ...] = (END,)
@@ -32,6 +33,7 @@ class ReasoningParser:
     optional: bool = False
     bounds: tuple[str, ...] = ()
     counts_from_start: bool = False
+    shows_special: bool = False
 
     def is_on(self, template_arguments: Mapping[str, Any]) -> bool:
         """Whether the model reasons at all, by what its template was told."""
@@ -60,6 +62,7 @@ PARSERS: dict[str, ReasoningParser] = {
         held=("</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>"),
         optional=True,
         bounds=("<|im_start|>", "<|im_end|>"),
+        shows_special=True,
     ),
     "deepseek_r1": ReasoningParser(counts_from_start=True),
 }
@@ -129,6 +132,13 @@ def partial_overlap(text: str, tags: Sequence[str]) -> int:
     longest = min(len(text), max(map(len, tags)) - 1)
     ends = (text[len(text) - length :] for length in range(longest, 0, -1))
     return next((len(end) for end in ends if any(tag.startswith(end) and tag != end for tag in tags)), 0)
+
+
+def reasoning_ended(
+    parser: ReasoningParser, tokenizer: HFTokenizer, template_arguments: Mapping[str, Any], prompt: Sequence[int]
+) -> bool:
+    """Whether what follows a prompt is content, by the parser."""
+    return not parser.is_on(template_arguments) or not parser.waiting(tokenizer).is_open(prompt)
 
 
 def constraint_waiting(model: Model) -> Waiting | None:

@@ -111,12 +111,18 @@ class Plan:
         if constraint is None:
             constraint = requested_constraint(request.structured_outputs, request.response_format)
         params = _params(model, request, prompt_len)
-        if parses_tools(model.settings) and request.tools and request.tool_choice != "none":
-            # The tags may be special tokens.
+        if self._shows_special_tokens():
             params = replace(params, skip_special_tokens=False)
         reasoning = self.parsing.reasoning if request.include_reasoning else None
         waiting = reasoning.waiting(model.tokenizer) if reasoning and constraint else None
         return EngineRequest(model, params, constraint, prompt_len=prompt_len, waiting=waiting)
+
+    def _shows_special_tokens(self) -> bool:
+        """Whether a parser needs them: the tags that it looks for may be some."""
+        settings, request = self.model.settings, self.request
+        reasoning = PARSERS.get(settings.reasoning_parser)
+        calls = parses_tools(settings) and request.tools and request.tool_choice != "none"
+        return bool(calls) or (reasoning is not None and reasoning.shows_special)
 
 
 @dataclass(slots=True)

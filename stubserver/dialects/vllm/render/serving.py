@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stubserver.dialects.vllm.chat.protocol import ChatCompletionRequest, ChatFields
+from stubserver.dialects.vllm.chat.reasoning import PARSERS, reasoning_ended
+from stubserver.dialects.vllm.chat.serving import Plan
 from stubserver.dialects.vllm.chat.serving import understand as understand_chat
 from stubserver.dialects.vllm.completions.protocol import CompletionRequest
 from stubserver.dialects.vllm.completions.serving import check_renderable
@@ -27,6 +29,9 @@ from stubserver.serving.dialect import Route
 from stubserver.serving.sending import json_reply
 from stubserver.serving.start import request_id
 from stubserver.serving.state import server_state
+
+COHERE_FORMAT = "cmd4"
+"""An argument that vLLM gives every template, by the default of a flag of its own."""
 
 
 async def render_completion(request: Request) -> Response:
@@ -53,7 +58,8 @@ async def render_chat_completion(request: Request) -> Response:
     check_renderable(use_beam_search=parsed.use_beam_search)
     (prompt,), (engine_request,) = asked.prompts, asked.engine_requests
     own_id = f"chatcmpl-{request_id(request, parsed.request_id)}"
-    return json_reply(_rendered(parsed, asked.model, own_id, prompt, engine_request.params))
+    rendered = _rendered(parsed, asked.model, own_id, prompt, engine_request.params)
+    return json_reply(rendered | _reasoning(asked.plan, prompt))
 
 
 def _rendered(
@@ -81,6 +87,20 @@ def _rendered(
         "priority": parsed.priority,
         "kv_transfer_params": None,
         "ec_transfer_params": None,
+    }
+
+
+def _reasoning(plan: Plan, prompt: Prompt) -> dict[str, Any]:
+    """What the engine has to know of reasoning, so that a constraint waits for its end."""
+    model, arguments = plan.model, dict(plan.options.arguments)
+    parser = PARSERS.get(model.settings.reasoning_parser)
+    if parser is None:
+        return {"reasoning_ended": None if plan.request.include_reasoning else True}
+    ended = reasoning_ended(parser, model.tokenizer, arguments, prompt.token_ids)
+    arguments.pop("tools")
+    return {
+        "reasoning_ended": ended or not plan.request.include_reasoning,
+        "reasoning_parser_kwargs": {"chat_template_kwargs": {"cohere_format": COHERE_FORMAT, **arguments}},
     }
 
 
@@ -143,6 +163,9 @@ def _sampling_params(parsed: CompletionRequest | ChatFields, params: SamplingPar
     constraint = requested_structured_outputs(parsed.structured_outputs, parsed.response_format)
     if constraint:
         shown["structured_outputs"] = constraint.shown()
+    held_back = max(map(len, params.stop), default=1) - 1
+    if held_back and not params.include_stop_str_in_output:
+        shown["output_text_buffer_length"] = held_back
     if params.logit_bias is not None:
         shown["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias.items()}
     if params.allowed_token_ids is not None:

@@ -151,7 +151,8 @@ def _render(tokenizer: HFTokenizer, messages: Sequence[Mapping[str, Any]], templ
     """The chat up to where the reply begins, whatever the request's options say about that."""
     fixed = ("add_generation_prompt", "continue_final_message", "chat_template")
     options = {name: value for name, value in template_kwargs.items() if name not in fixed}
-    template = options.pop("chat_template", None)
+    # Another template is another end of the prompt, trusted or not.
+    template = template_kwargs.get("chat_template")
     return render_chat(tokenizer, messages, add_generation_prompt=True, template=template, template_kwargs=options)
 
 

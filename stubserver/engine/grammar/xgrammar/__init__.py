@@ -5,6 +5,7 @@ library      checks and masks by the library: exact
 imitation    checks and masks without it
   language     regular expressions and rules, as objects
   regex, ebnf, json_schema, numbers, formats     a constraint → a language, as xgrammar reads it
+  structural_tag     free text with tagged parts: by the library alone
   lark         a language → a grammar of llguidance that forces no token
 """
 
@@ -44,6 +45,8 @@ def checked(kind: Kind, value: Any, config: StructuredOutputsConfig) -> Constrai
             _parse("json", _checked_schema(value), words.BAD_SCHEMA)
         case "grammar":
             _parse("grammar", text, words.BAD_GRAMMAR)
+        case "structural_tag" if text:
+            check_structural_tag(text)
         case _:
             pass
     return Constraint(kind, text, "xgrammar", config)
@@ -57,6 +60,11 @@ def compiler(vocabulary: Vocabulary) -> Compiler:
 def choices_as_ebnf(choices: list[str]) -> str:
     """`["A", "B"]` → `root ::= "A" | "B"`."""
     return "root ::= " + " | ".join(f'"{"".join(map(_escape, choice))}"' for choice in choices)
+
+
+def check_structural_tag(text: str) -> None:
+    """Refuse what is no structural tag. Raises ValidationError."""
+    _parse("structural_tag", text, words.BAD_STRUCTURAL_TAG)
 
 
 def _parse(kind: Kind, text: str, refusal: str) -> None:

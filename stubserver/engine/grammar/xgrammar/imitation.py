@@ -19,13 +19,16 @@ from stubserver.engine.grammar.xgrammar.language import Language
 from stubserver.engine.grammar.xgrammar.lark import HEAD, as_lark
 from stubserver.engine.grammar.xgrammar.notation import is_lark
 from stubserver.engine.grammar.xgrammar.regex import regex_language
+from stubserver.engine.grammar.xgrammar.structural_tag import check_form
 from stubserver.errors import GenerationError, UnsupportedError
 from stubserver.memory import remembered
 from stubserver.sampling.logits import Ids
 
 
 def parse(kind: Kind, text: str) -> None:
-    """Read a constraint. Raises LanguageError and others for what xgrammar wouldn't take."""
+    """Read a constraint. Raises LanguageError and others for what xgrammar wouldn't take, UnsupportedError for ours."""
+    if kind == "structural_tag":
+        check_form(text)
     _grammar(kind, text, False)
 
 

@@ -13,6 +13,7 @@ from stubserver.engine.grammar.constraint import Constraint, Kind
 from stubserver.engine.grammar.vocabulary import Vocabulary
 from stubserver.engine.grammar.xgrammar.bindings import load_bindings
 from stubserver.engine.grammar.xgrammar.notation import is_lark
+from stubserver.engine.grammar.xgrammar.structural_tag import as_format
 from stubserver.errors import GenerationError
 from stubserver.sampling.logits import Ids
 
@@ -28,6 +29,8 @@ def parse(kind: Kind, text: str) -> None:
             grammar.from_regex(text, False)
         case "json":
             grammar.from_json_schema(text, True, None, None, True, None, False, False)
+        case "structural_tag":
+            grammar.from_structural_tag(as_format(text))
         case _ if is_lark(text):
             grammar.from_lark(text, None, [], [])
         case _:
@@ -66,6 +69,8 @@ class LibraryCompiler:
                 return self._compiler.compile_json_schema(schema, not compact, None, separators, True, None, False)
             case "regex":
                 return self._compiler.compile_regex(spec)
+            case "structural_tag":
+                return self._compiler.compile_structural_tag(as_format(spec))
             case "grammar" if is_lark(spec):
                 return self._compiler.compile_lark(spec, [], [])
             case "grammar":
