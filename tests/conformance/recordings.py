@@ -13,9 +13,12 @@ import numpy as np
 from tokenizers import Tokenizer
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-RECORDINGS = (FIXTURES / "vllm-0.32.0", FIXTURES / "vllm-0.32.0-more", FIXTURES / "vllm-0.32.0-http")
+RECORDINGS = tuple(FIXTURES / f"vllm-0.32.0{kind}" for kind in ("", "-more", "-http", "-edges"))
 BIGRAM = FIXTURES / "bigram512"
 SCRIPT = BIGRAM / "script.yaml"
+
+UNSHOWN = 1
+"""A token that is left out of texts: <|im_start|>."""
 
 FORCED = ("/v1/completions", "/v1/chat/completions", "/inference/v1/generate")
 """The routes whose sampled requests follow the recorded tokens."""
@@ -75,7 +78,7 @@ class Exchange:
         if not drawn or self.path not in FORCED or self.response["status"] != 200:
             return []
         choices = [choice for event in self._bodies() for choice in event.get("choices", ())]
-        if sampling.get("top_k") == 1 and (body.get("echo") or not all(map(_tells_its_tokens, choices))):
+        if sampling.get("top_k") == 1 and not all(map(_tells_its_tokens, choices)):
             # With one token to choose from (but for ties) nothing is drawn.
             return []
         forced: dict[int, list[int | str]] = {}
@@ -108,12 +111,24 @@ class Exchange:
         return tokens
 
     def _tokens_of_text(self, choice: dict[str, Any]) -> list[int | str]:
-        """A text as it is tokenized: of a choice (or an event of it) that has nothing else."""
-        if "text" in choice:
+        """A text as it is tokenized: of a choice (or an event of it) that has nothing else.
+
+        Where that makes fewer tokens than there were, special ones, which don't show, are put after it.
+        """
+        if "events" in self.response and "text" in choice:
             return [choice["text"]]
+        token_ids = (
+            Tokenizer.from_file(str(BIGRAM / "tokenizer.json")).encode(self._text(choice), add_special_tokens=False).ids
+        )
+        body = self.response.get("body") or {}
+        missing = body["usage"]["completion_tokens"] - len(token_ids) if len(body.get("choices", ())) == 1 else 0
+        return [*token_ids, *[UNSHOWN] * missing]
+
+    def _text(self, choice: dict[str, Any]) -> str:
+        if "text" in choice:
+            return str(choice["text"])
         message = choice.get("message") or {key: value for key, value in choice["delta"].items() if key != "role"}
-        text = (message.get("reasoning") or "") + (message.get("content") or "")
-        return list(Tokenizer.from_file(str(BIGRAM / "tokenizer.json")).encode(text, add_special_tokens=False).ids)
+        return (message.get("reasoning") or "") + (message.get("content") or "")
 
     def _token_of_value(self, value: float, before: list[int | str], tokenizer: Tokenizer) -> int:
         """The token without a text of its own that has this value after the tokens `before` (or after the prompt)."""
@@ -156,8 +171,6 @@ def load_exchanges(folders: Iterable[Path]) -> Iterator[Exchange]:
             "embeddings_endpoint": False,
             "control": "off",
         }
-        if any("x-request-id" in line["response"].get("headers", {}) for line in lines):
-            settings["enable_request_id_headers"] = True  # the file's first line doesn't say so
         if settings.get("logits_processors"):
             settings["logits_processors"] = [f"{__name__}:BoostToken"]
         for line in lines:

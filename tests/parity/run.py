@@ -210,8 +210,13 @@ def _rates(head: str, rows: Iterable[tuple[str, Sequence[Outcome]]]) -> str:
     lines = [f"| {head} | exchanges | the same | % |", "| --- | ---: | ---: | ---: |"]
     for name, outcomes in rows:
         same = sum(not each.differences for each in outcomes)
-        lines.append(f"| {name} | {len(outcomes):,} | {same:,} | {100 * same / len(outcomes):.1f} |")
+        lines.append(f"| {name} | {len(outcomes):,} | {same:,} | {_percent(same, len(outcomes))} |")
     return "\n".join(lines)
+
+
+def _percent(part: int, whole: int) -> str:
+    """Cut off, not rounded: 100 is said of all alone."""
+    return f"{10000 * part // whole / 100:.2f}"
 
 
 def make_examples(outcomes: Iterable[Outcome]) -> str:

@@ -346,9 +346,13 @@ def _echoed(parsed: ChatFields, messages: Sequence[TemplateMessage], role: str) 
 
 
 def _parts(chat: _Chat) -> Iterator[_Part]:
-    """The parts of all choices as they are generated. Raises ValidationError before the first one."""
+    """The parts of all choices as they are generated. Raises RequestError at once for what isn't taken."""
     for generation in chat.generations:
         generation.check()
+    return _generated_parts(chat)
+
+
+def _generated_parts(chat: _Chat) -> Iterator[_Part]:
     streamed: set[int] = set()
     for number, (choice, step) in in_turn([steps_of(generation, chat.request) for generation in chat.generations]):
         generation = chat.generations[number]
@@ -409,7 +413,7 @@ def _events(chat: _Chat) -> Iterator[dict[str, Any]]:
     prompt_tokens = len(generation.request.prompt_token_ids)
     generated = [0] * generation.params.n
     parts = _parts(chat)
-    # The role goes out with the first token: what is refused is refused before. What fails has begun.
+    # The role goes out with the first token: what isn't taken is refused before. What fails has begun.
     opening = (
         {**event, "usage": _chunk_usage(chat, prompt_tokens, 0, None)} if continuous else event
         for event in _opening_events(chat)
