@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from starlette.types import Message, Receive, Scope
@@ -11,6 +12,9 @@ from stubserver.errors import ConnectionClosedError
 
 CONNECTION = "stubserver.connection"
 """The ASGI extension by which server.py hands out the connection."""
+
+_HEADERS = "stubserver.headers"
+"""Where the scope of a request has its headers by name, once one was looked for."""
 
 CONTROL_PREFIX = "/stub/"
 """Where the control routes are, which nothing gets in the way of."""
@@ -28,11 +32,16 @@ class Connection(Protocol):
 
 def find_header(scope: Scope, name: bytes) -> str | None:
     """The (first) value of a header of a request; `name` in lower case, as ASGI has it."""
-    for key, value in scope.get("headers", ()):
-        if key == name:
-            found: str = value.decode("latin-1")
-            return found
-    return None
+    by_name = scope.get(_HEADERS)
+    if by_name is None:
+        by_name = scope[_HEADERS] = dict(reversed(scope.get("headers", ())))
+    value: bytes | None = by_name.get(name)
+    return None if value is None else value.decode("latin-1")
+
+
+def with_headers(scope: Scope, headers: Sequence[tuple[bytes, bytes]]) -> Scope:
+    """The scope with other headers."""
+    return {name: value for name, value in scope.items() if name != _HEADERS} | {"headers": headers}
 
 
 async def read_body(receive: Receive) -> bytes:

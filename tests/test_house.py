@@ -56,10 +56,12 @@ EXCEPTIONS: dict[str, tuple[set[str], str]] = {
     ),
     "control/explain.py": ({"prompt_token_ids"}, _JOURNAL),
     "engine/explain.py": ({"structured_outputs"}, "the name of a stage in explain's own JSON"),
-    "engine/grammar/constraint.py": ({"json_object"}, _KIND),
-    "engine/grammar/guidance.py": ({"json_object"}, _KIND),
-    "engine/grammar/xgrammar/imitation.py": ({"json_object"}, _KIND),
-    "engine/grammar/xgrammar/library.py": ({"json_object"}, _KIND),
+    "engine/grammar/constraint.py": ({"json_object", "structural_tag"}, _KIND),
+    "engine/grammar/guidance.py": ({"json_object", "structural_tag"}, _KIND),
+    "engine/grammar/xgrammar/__init__.py": ({"structural_tag"}, _KIND),
+    "engine/grammar/xgrammar/imitation.py": ({"json_object", "structural_tag"}, _KIND),
+    "engine/grammar/xgrammar/library.py": ({"json_object", "structural_tag"}, _KIND),
+    "engine/grammar/xgrammar/structural_tag.py": ({"json_schema", "structural_tag"}, "keys of xgrammar's own format"),
     "engine/recorded.py": (
         {
             *("bad_words", "frequency_penalty", "logit_bias", "min_p", "min_tokens", "presence_penalty"),

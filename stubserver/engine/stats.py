@@ -114,9 +114,10 @@ class Stats:
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self.finished = Counter(dict.fromkeys(finish_reasons, 0))
-        self.time_to_first_token = Histogram(TIME_TO_FIRST_TOKEN_BUCKETS)
         self.inter_token_latency = Histogram(INTER_TOKEN_LATENCY_BUCKETS)
+        self._time_to_first_token = Histogram(TIME_TO_FIRST_TOKEN_BUCKETS)
         self._first_steps = Histogram(ITERATION_TOKENS_BUCKETS)
+        self._begun: list[tuple[float, int]] = []
         self._ended: list[tuple[int, int, float, float, float, int, Choices | None]] = []
         self._histograms = {
             "request_prompt_tokens": Histogram(token_buckets),
@@ -150,8 +151,15 @@ class Stats:
         return self._histograms
 
     @property
+    def time_to_first_token(self) -> Histogram:
+        """Seconds, of each request that has one."""
+        self._count_begun()
+        return self._time_to_first_token
+
+    @property
     def steps(self) -> Histogram:
         """How many tokens each step has seen."""
+        self._count_begun()
         steps = Histogram(ITERATION_TOKENS_BUCKETS)
         steps.add_counts(self._first_steps)
         steps.add_many(1.0, self.inter_token_latency.cumulative()[-1])
@@ -160,8 +168,9 @@ class Stats:
     def first_step(self, prompt_tokens: int, tokens: int, seconds: float) -> None:
         """A prompt has been read, and is followed by so many tokens."""
         self.prompt_tokens += prompt_tokens
-        self.time_to_first_token.observe(seconds)
-        self._first_steps.observe(prompt_tokens + tokens)
+        self._begun.append((seconds, prompt_tokens + tokens))
+        if len(self._begun) >= BATCH:
+            self._count_begun()
 
     def end(
         self,
@@ -178,6 +187,13 @@ class Stats:
         if len(self._ended) >= 4 * BATCH:
             self._count_ended()
 
+    def _count_begun(self) -> None:
+        if self._begun:
+            seconds, tokens = zip(*self._begun, strict=True)
+            self._time_to_first_token.add(seconds)
+            self._first_steps.add(tokens)
+            self._begun.clear()
+
     def _count_ended(self) -> None:
         """At once, as columns: one by one they would take a tenth of a label read."""
         *columns, choices = zip(*self._ended, strict=True)
@@ -185,8 +201,9 @@ class Stats:
         # Of a prompt with one choice, and of the last one of several.
         longest = [tokens[alone := (max_tokens > 0) & np.array([each is None for each in choices])]]
         n = [np.ones(int(alone.sum()))]
-        for each, one in zip(choices, tokens, strict=True):
-            if each is not None and each.add(int(one)):
+        several = ((each, one) for each, one in zip(choices, tokens, strict=True) if each is not None)
+        for each, one in several if any(choices) else ():
+            if each.add(int(one)):
                 longest.append(np.array([each.longest]))
                 n.append(np.array([each.n]))
         for name, values in {

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Collection, Sequence
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stubserver.asgi import json_object, read_body, replaying
+from stubserver.asgi import json_object, read_body, replaying, with_headers
 from stubserver.errors import RequestError
 from stubserver.profiles.treat import treat
 from stubserver.serving.state import ServerState
@@ -46,5 +46,5 @@ class ProfileMiddleware:
             raw = json.dumps(treated).encode()
             length = (b"content-length", str(len(raw)).encode())
             others = [header for header in scope["headers"] if header[0] != b"content-length"]
-            scope = {**scope, "headers": [*others, length]}
+            scope = with_headers(scope, [*others, length])
         await self._app(scope, replaying(raw, receive), send)

@@ -12,16 +12,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stubserver.asgi import CONTROL_PREFIX
+from stubserver.asgi import CONTROL_PREFIX, find_header
 from stubserver.errors import RequestError
 from stubserver.serving.dialect import Endpoint, Handler
 from stubserver.serving.http_stats import HttpStats
+from stubserver.serving.origins import VARY
 from stubserver.serving.sending import error_reply
 from stubserver.serving.state import STATE_KEY, ServerState
 from stubserver.serving.wire import Wire
 
-_COUNTED = "stubserver.counted"
-"""Where the scope of a request says that its endpoint has counted it."""
+_ANSWERED = "stubserver.answered"
+"""Where the scope of a request says that its endpoint answers it, and counts it."""
 
 
 class Answer(NamedTuple):
@@ -55,12 +56,15 @@ def _answering(endpoint: Endpoint, state: ServerState, wire: Wire) -> ASGIApp:
             except Exception as error:
                 response = _reply_to(error, wire)
             status, size = response.status_code, len(getattr(response, "body", b""))
+            scope[_ANSWERED] = True
+            if find_header(scope, b"origin") is None:
+                response.raw_headers.append(VARY)
             await response(scope, receive, send)
         finally:
             state.in_flight -= generates
-            scope[_COUNTED] = True
             if observe is not None:
-                observe(path, scope["method"], status, scope["headers"], size, perf_counter() - started)
+                length = find_header(scope, b"content-length")
+                observe(path, scope["method"], status, length, size, perf_counter() - started)
 
     return answering
 
@@ -102,18 +106,21 @@ class DispatchMiddleware:
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """By the router; what has no endpoint is counted here, and belongs to none."""
         started, status, size = perf_counter(), 0, 0
+        is_from_elsewhere = find_header(scope, b"origin") is None
 
         async def sending(message: Message) -> None:
             nonlocal status, size
             status = message.get("status", status)
             size += len(message.get("body", b""))
+            if message["type"] == "http.response.start" and _ANSWERED not in scope and is_from_elsewhere:
+                message = {**message, "headers": [*message.get("headers", ()), VARY]}
             await send(message)
 
         await self._app(scope, receive, sending)
-        if _COUNTED not in scope and self._stats.counts(scope["path"]):
+        if _ANSWERED not in scope and self._stats.counts(scope["path"]):
             handler = scope["path"] if self._is_redirected(scope, status) else "none"
             took = perf_counter() - started
-            self._stats.observe(handler, scope["method"], status, scope["headers"], size, took)
+            self._stats.observe(handler, scope["method"], status, find_header(scope, b"content-length"), size, took)
 
     def _is_redirected(self, scope: Scope, status: int) -> bool:
         return status == 307 and (scope["path"].rstrip("/"), scope["method"]) in self._apps

@@ -6,7 +6,7 @@ Sources: version 8.1.0 of that package, `metrics.py`, as vLLM 0.32.0 sets it up,
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from stubserver.engine.stats import Histogram
 
@@ -19,8 +19,6 @@ FINE_BUCKETS = (
     *(7.5, 10.0, 30.0, 60.0),
 )
 COARSE_BUCKETS = (0.1, 0.5, 1.0)
-
-Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Sizes:
@@ -36,12 +34,8 @@ class Sizes:
         self.sum += sum(sizes)
 
 
-def _content_length(headers: Headers) -> int:
-    """What a request says of its length."""
-    for name, value in headers:
-        if name == b"content-length":
-            return int(value) if value.isdigit() else 0
-    return 0
+def _bytes(content_length: str | None) -> int:
+    return int(content_length) if content_length and content_length.isdecimal() else 0
 
 
 class HttpStats:
@@ -61,7 +55,7 @@ class HttpStats:
 
     def reset(self) -> None:
         """As at start."""
-        self._new: list[tuple[str, str, int, int, int, float]] = []
+        self._new: defaultdict[tuple[str, str, int], list[tuple[str | None, int, float]]] = defaultdict(list)
         self.requests: Counter[tuple[str, str, str]] = Counter()
         self.request_bytes: defaultdict[str, Sizes] = defaultdict(Sizes)
         self.response_bytes: defaultdict[str, Sizes] = defaultdict(Sizes)
@@ -69,23 +63,21 @@ class HttpStats:
         self.durations: defaultdict[tuple[str, str], Histogram] = defaultdict(lambda: Histogram(COARSE_BUCKETS))
 
     def observe(
-        self, handler: str, method: str, status: int, headers: Headers, response_bytes: int, seconds: float
+        self, handler: str, method: str, status: int, content_length: str | None, response_bytes: int, seconds: float
     ) -> None:
-        """A request with these headers has been answered."""
-        self._new.append((handler, method, status, _content_length(headers), response_bytes, seconds))
-        if len(self._new) >= BATCH:
+        """A request has been answered. content_length: what it said of its own length."""
+        new = self._new[handler, method, status]
+        new.append((content_length, response_bytes, seconds))
+        if len(new) >= BATCH:
             self.sort()
 
     def sort(self) -> None:
         """Count what was left behind; to be called before the counters are read."""
-        groups: defaultdict[tuple[str, str, int], list[tuple[int, int, float]]] = defaultdict(list)
-        for handler, method, status, request_bytes, response_bytes, seconds in self._new:
-            groups[handler, method, status].append((request_bytes, response_bytes, seconds))
-        self._new.clear()
-        for (handler, method, status), records in groups.items():
-            sent, sizes, durations = zip(*records, strict=True)
+        for (handler, method, status), records in self._new.items():
+            lengths, sizes, durations = zip(*records, strict=True)
             self.requests[handler, method, f"{status // 100}xx"] += len(records)
-            self.request_bytes[handler].add(sent)
+            self.request_bytes[handler].add([_bytes(length) for length in lengths])
             self.response_bytes[handler].add(sizes)
             self.all_durations.add(durations)
             self.durations[handler, method].add(durations)
+        self._new.clear()

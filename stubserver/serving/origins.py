@@ -10,11 +10,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stubserver.asgi import find_header
 from stubserver.config.settings import Settings
 
-_VARY = (b"vary", b"Origin")
+VARY = (b"vary", b"Origin")
+"""The header of replies to requests from no page: Starlette's middleware would say so too. The endpoints add it."""
 
 
 class OriginMiddleware:
-    """CORS as Starlette has it; to requests from no page, which most are, it only says that replies vary by origin."""
+    """CORS as Starlette has it, for requests from a page; all others, which most are, it lets through."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -28,18 +29,8 @@ class OriginMiddleware:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Let the request through, or answer it."""
-        if scope["type"] != "http":
-            return self._app(scope, receive, send)
-        if find_header(scope, b"origin") is not None:
-            return self._cors(scope, receive, send)
-
-        def sending(message: Message) -> Awaitable[None]:
-            if message["type"] == "http.response.start":
-                # In place, as Starlette does it; copies would cost as much as all the rest.
-                message.setdefault("headers", []).append(_VARY)
-            return send(message)
-
-        return self._app(scope, receive, sending)
+        is_from_page = scope["type"] == "http" and find_header(scope, b"origin") is not None
+        return (self._cors if is_from_page else self._app)(scope, receive, send)
 
 
 class RootPathMiddleware:

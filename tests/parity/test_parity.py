@@ -84,7 +84,7 @@ def test_kept_replies_are_compared_without_a_server(kept: Path, capsys: pytest.C
     assert run.main([*arguments, "--work", str(kept), "--table", str(table)]) == 0
     text = table.read_text(encoding="utf-8")
     assert text.startswith("14 exchanges of seed 7, in 1 set-ups.")
-    assert "| all | 14 | 13 | 92.9 |" in text
+    assert "| all | 14 | 13 | 92.85 |" in text
     assert "status: recorded 418, ours" in capsys.readouterr().out
 
 

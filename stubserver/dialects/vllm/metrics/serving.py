@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from stubserver.dialects.vllm.metrics.families import CACHE_CONFIG, FAMILIES, NO_ENGINE, Family
 from stubserver.engine.model import Model
@@ -66,7 +66,14 @@ class _ClientsResponse(Response):
         """Send it."""
         from prometheus_client import make_asgi_app
 
-        await make_asgi_app(registry=self._registry)(scope, receive, send)
+        added = [header for header in self.raw_headers if header[0] != b"content-length"]
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        await make_asgi_app(registry=self._registry)(scope, receive, sending)
 
 
 def _registry(state: ServerState) -> CollectorRegistry:
