@@ -299,7 +299,7 @@ def check_tag_of_response_format(given: Any) -> None:
         return
     try:
         _check_structural_tag(_as_text(_TAG_RESPONSE_FORMAT.validate_python(given)), "response_format")
-    except (ValueError, ValidationError) as error:
+    except ValueError as error:
         message = "Invalid response_format structural_tag specification."
         raise ValidationError(message, parameter="response_format") from error
 

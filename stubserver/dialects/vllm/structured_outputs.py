@@ -12,7 +12,7 @@ from stubserver.config.settings import Settings, StructuredOutputsConfig
 from stubserver.engine.grammar import guidance, words, xgrammar
 from stubserver.engine.grammar.constraint import Constraint, Kind
 from stubserver.engine.grammar.features import guidance_lacks
-from stubserver.errors import ValidationError
+from stubserver.errors import UnsupportedError, ValidationError
 
 EMPTY_CHOICE: Final = "Choice '{value}' cannot be an empty list"
 EMPTY_TEXT: Final = "structured_outputs.{kind} cannot be an empty string"
@@ -63,8 +63,6 @@ def _automatic(kind: Kind, value: Any, config: StructuredOutputsConfig) -> Const
     try:
         return xgrammar.checked(kind, value, config)
     except ValidationError:
-        if kind == "structural_tag":
-            raise
         if kind == "json" and value and guidance_lacks(_schema(value)):
             return Constraint("json", guidance.as_text(value), "outlines", config)
         return guidance.checked(kind, value, config)
@@ -106,6 +104,8 @@ def check_structural_tag(text: Any, parameter: str) -> None:
         xgrammar.check_structural_tag(text)
     except ValidationError as error:
         raise refusal from error
+    except UnsupportedError:
+        return  # the backend xgrammar will say so; guidance may take it
 
 
 def _is_too_deep(schema: Any, levels: int) -> bool:

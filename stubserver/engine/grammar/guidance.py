@@ -116,11 +116,11 @@ def _tags_as_grammar(tag: Any, defaults: Any) -> str:
     """A structural tag of the older form, with structures and triggers; guidance has no other."""
     from llguidance import LLMatcher, StructTag
 
-    tags = []
+    triggers, tags = tag["triggers"], []
     for each in tag["structures"]:
-        trigger = next((trigger for trigger in tag["triggers"] if each["begin"].startswith(trigger)), None)
+        trigger = next((trigger for trigger in triggers if each["begin"].startswith(trigger)), None)
         if trigger is None:
-            raise ValueError(words.NO_TRIGGER.format(begin=each["begin"], triggers=tag["triggers"]))
+            raise ValueError(words.NO_TRIGGER.format(begin=each["begin"], triggers=triggers))
         grammar = LLMatcher.grammar_from_json_schema(json.dumps(each["schema"]), defaults=defaults)
         tags.append(StructTag(trigger=trigger, begin=each["begin"], grammar=grammar, end=each["end"]))
     if not tags:
