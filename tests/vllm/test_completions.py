@@ -351,3 +351,23 @@ def test_replies_carry_the_requests_id_if_the_server_is_set_up_so(path: str) -> 
 )
 def test_paths_and_addresses_are_left_out_of_errors(name: str, shown: str) -> None:
     assert message(model=name) == f"The model `{shown}` does not exist. Valid aliases: bigram."
+
+
+def test_chats_end_and_join_tokens_likewise() -> None:
+    body = {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "temperature": 0,
+        "max_tokens": 8,
+        "allowed_token_ids": [276],
+        "return_token_ids": True,
+        "repetition_detection": {"max_pattern_size": 1, "min_count": 4},
+    }
+    (found,) = client().post("/v1/chat/completions", json=body).json()["choices"]
+    assert (found["token_ids"], found["finish_reason"], found["stop_reason"]) == (
+        [276] * 4,
+        "repetition",
+        "repetition_detected",
+    )
+    streamed = client().post("/v1/chat/completions", json={**body, "stream": True, "stream_interval": 2})
+    events = [json.loads(event.removeprefix("data: ")) for event in streamed.text.split("\n\n")[1:-2]]
+    assert [event["choices"][0]["token_ids"] for event in events] == [[276], [276, 276], [276]]

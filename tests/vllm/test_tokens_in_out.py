@@ -779,3 +779,59 @@ async def test_an_aborted_stream_ends_with_the_reason(path: str) -> None:
         metrics = (await server.get("/metrics")).text
     # vLLM doesn't count it as finished either.
     assert 'vllm:request_success_total{engine="0",finished_reason="abort",model_name="bigram"} 0.0' in metrics
+
+
+# What vLLM checks, and when ---------------------------------------------------------------------------------------
+
+
+def test_parts_that_are_no_media_are_passed_over() -> None:
+    assert choice({"content_parts": [{"type": "text", "text": "x"}]}) == choice()
+    parts = [{"type": "image_url", "url": "data:image/png;base64,AAAA"}]
+    assert error({"content_parts": parts}) == bad_request("bigram is not a multimodal model")
+
+
+def test_features_are_of_their_shape_and_there_is_no_room_for_any() -> None:
+    assert choice({"features": {"mm_hashes": {}, "mm_placeholders": {}}}) == choice()
+    assert error({"features": {}})["param"] == "body.features.mm_hashes"
+    uneven = error({"features": {"mm_hashes": {"image": ["a"]}, "mm_placeholders": {}}})
+    assert "mm_hashes and mm_placeholders must use the same modalities" in uneven["message"]
+    places = {"image": [{"offset": 0, "length": 1}]}
+    image = {"features": {"mm_hashes": {"image": ["a"]}, "mm_placeholders": places}}
+    message = (
+        "The decoder prompt contains a(n) image item with 1 embedding tokens, which exceeds the pre-allocated encoder "
+        "cache size 0. Please reduce the input size or increase the encoder cache size by setting "
+        "--limit-mm-per-prompt at startup."
+    )
+    assert error(image) == bad_request(message)
+    assert events(image) == [{"error": bad_request(message)}]
+
+
+def test_flat_logprobs_have_nothing_for_the_first_token_in_their_own_way() -> None:
+    assert post(prompt_logprobs=0)["prompt_logprobs"][0] is None
+    assert post(prompt_logprobs=0, flat_logprobs=True)["prompt_logprobs"][0] == {}
+
+
+def test_min_tokens_are_held_against_the_servers_cap_when_the_engine_takes_the_request() -> None:
+    server = client(override_generation_config={"max_new_tokens": 12})
+    request = {"token_ids": PROMPT, "sampling_params": {"min_tokens": 13}}
+    message = "min_tokens must be less than or equal to max_tokens=12, got 13."
+    assert server.post(PATH, json=request).json() == {"error": bad_request(message)}
+    assert f'"{message}"' in server.post(PATH, json={**request, "stream": True}).text
+
+
+def test_scores_of_chosen_tokens_are_not_streamed() -> None:
+    message = "prompt_logprob_token_ids are not available when stream=true."
+    reply = client().post(PATH, json=body({"stream": True}, prompt_logprob_token_ids=[[1]]))
+    assert (reply.status_code, reply.json()["error"]) == (400, bad_request(message))
+
+
+def test_values_of_nothing_are_masked_ones() -> None:
+    """As asked of vLLM 0.32.0: here NaN goes out as what -inf does."""
+    server = client(logprobs_mode="processed_logprobs")
+    found = choice(server=server, allowed_token_ids=[0], min_tokens=2, logprobs=3)
+    (entry,) = found["logprobs"]["content"]
+    assert [(top["token_id"], top["logprob"], top["rank"]) for top in entry["top_logprobs"]] == [
+        (0, -9999.0, 1),
+        (1, -9999.0, 2),
+        (2, -9999.0, 3),
+    ]

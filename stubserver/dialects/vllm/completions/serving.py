@@ -282,16 +282,19 @@ def _as_streamed(completion: _Completion, parts: Iterator[_Part]) -> Iterator[_P
     and the prompt's values, which go out only with first tokens, are lost with that: the echo of choice 1 fails.
     """
     request, first = completion.asked.plan.request, completion.generations[0]
-    breaks = request.echo and request.logprobs is not None and request.max_tokens != 0 and first.params.n > 1
+    echoes_values = request.echo and request.logprobs is not None and request.max_tokens != 0
+    waiting = range(1, first.params.n) if echoes_values else range(0)
     begun = False
     for part in parts:
-        breaks = breaks and not (part.number == 0 and not begun and part.finish_reason is not None)
-        if not breaks or part.number == 0 or part.number >= first.params.n:
+        if part.number not in waiting:
             yield part
-        if breaks and part.number == 0 and begun:
-            # A KeyError's whole text there.
-            raise GenerationError(str(first.request.prompt_token_ids[0]))
-        begun = begun or part.number == 0
+        if part.number == 0 and waiting:
+            if begun:
+                # The whole text of a KeyError there.
+                raise GenerationError(str(first.request.prompt_token_ids[0]))
+            begun = True
+            if part.finish_reason is not None:
+                waiting = range(0)
 
 
 def _stream_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
