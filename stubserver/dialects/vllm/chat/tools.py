@@ -46,17 +46,15 @@ def forces_a_call(parsed: ChatFields) -> bool:
 
 
 def tool_constraint(settings: Settings, parsed: ChatFields) -> RequestedConstraint | None:
-    """The grammar of the calls that a request forces, or of strict tools that it allows; None if it leaves them free.
+    """The grammar of the calls that a request forces; None if it leaves them free, as it does strict tools here.
 
     A call is `<tool_call>{"name": ..., "arguments": ...}</tool_call>`, with or without a newline inside either tag. The
     arguments are any JSON; those of a strict tool are of its schema.
     """
-    if settings.tool_call_parser != "hermes" or not (parses_tools(settings) and wants_tools(parsed)):
+    grammatical = settings.tool_call_parser == "hermes" and parses_tools(settings)
+    if not (grammatical and wants_tools(parsed) and forces_a_call(parsed)):
         return None
-    tools = list(parsed.tools or ())
-    single = parsed.parallel_tool_calls is False
-    if not forces_a_call(parsed):
-        return None
+    tools, single = list(parsed.tools or ()), parsed.parallel_tool_calls is False
     if isinstance(parsed.tool_choice, NamedToolChoice):
         wanted, single = parsed.tool_choice.function.name, True
         tools = [tool for tool in tools if tool.function.name == wanted][:1]
