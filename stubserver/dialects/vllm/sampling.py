@@ -113,6 +113,7 @@ def _extra_args(request: SamplingFields) -> dict[str, Any] | None:
 def beam_params(request: SamplingFields, model: Model, max_tokens: int) -> SamplingParams:
     """The parameters of a beam search: vLLM heeds no other fields. Raises ValidationError."""
     width = 1 if request.n is None else request.n
+    check_beam_width(width)
     temperature = request.temperature
     if temperature is None:
         temperature = model.default_sampling_params.get("temperature", _DEFAULTS["temperature"])
@@ -126,7 +127,6 @@ def beam_params(request: SamplingFields, model: Model, max_tokens: int) -> Sampl
         logprobs=2 * width,
     )
     check_values(params)
-    check_beam_width(width)
     return replace(params, n=width)
 
 
