@@ -22,6 +22,9 @@ from starlette.testclient import TestClient
 
 from stubserver.app import create_app
 
+FIRST_CONSTRAINT = {"prompt": "a", "max_tokens": 1, "structured_outputs": {"choice": ["A"]}}
+"""Chooses the backend xgrammar, for good."""
+
 
 @cache
 def client(settings: str, *, remembers: bool) -> TestClient:
@@ -31,9 +34,8 @@ def client(settings: str, *, remembers: bool) -> TestClient:
     """
     given = json.loads(settings)
     made = TestClient(create_app(SCRIPT, **given), raise_server_exceptions=False, follow_redirects=False)
-    ask = {"prompt": "a", "max_tokens": 1, "structured_outputs": {"choice": ["A"]}}
     key = {"authorization": f"Bearer {given.get('api_key')}"}
-    assert made.post("/v1/completions", json=ask, headers=key).status_code == 200
+    assert made.post("/v1/completions", json=FIRST_CONSTRAINT, headers=key).status_code == 200
     return made
 
 
