@@ -44,8 +44,8 @@ class FunctionDefinition(RequestModel):
     defer_loading: bool | None = None
 
 
-class Tool(RequestModel):
-    """A tool that the model may call."""
+class ChatCompletionToolsParam(RequestModel):
+    """A tool that the model may call. Its name is in vLLM's errors."""
 
     type: Literal["function"] = "function"
     function: FunctionDefinition
@@ -96,7 +96,7 @@ class ChatFields(VllmFields):
     stream_options: StreamOptions | None = None
     temperature: float | None = None
     top_p: float | None = None
-    tools: list[Tool] | None = None
+    tools: list[ChatCompletionToolsParam] | None = None
     tool_choice: ToolChoice = "none"
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     include_reasoning: bool = True

@@ -6,6 +6,7 @@ a full reply is their fold.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -188,8 +189,11 @@ def _single(fields: Mapping[str, Any], messages: Any) -> ChatCompletionRequest:
     try:
         return ChatCompletionRequest.model_validate({**fields, "messages": messages})
     except PydanticError as error:
-        raise RequestError(str(error)) from None
+        raise RequestError(_UNION_MEMBER.sub(r"\1.function-wrap[__log_extra_fields__()]", str(error))) from None
 
+
+_UNION_MEMBER = re.compile(r"^(response_format)\.\w*ResponseFormat$", re.MULTILINE)
+"""Where pydantic says that a member of the union isn't it; vLLM's members are wrapped."""
 
 _ANY_CONVERSATION = [{"role": "user", "content": ""}]
 

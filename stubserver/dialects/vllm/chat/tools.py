@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stubserver.config.settings import Settings
-from stubserver.dialects.vllm.chat.protocol import ChatFields, NamedToolChoice, Tool
+from stubserver.dialects.vllm.chat.protocol import ChatCompletionToolsParam, ChatFields, NamedToolChoice
 from stubserver.engine.behaviour import RequestedConstraint
 from stubserver.engine.model import Model
 from stubserver.errors import RequestError
@@ -61,7 +61,7 @@ def tool_constraint(settings: Settings, parsed: ChatFields) -> RequestedConstrai
     return "grammar", _calls_grammar(tools, single=single)
 
 
-def _calls_grammar(tools: Sequence[Tool], *, single: bool) -> str:
+def _calls_grammar(tools: Sequence[ChatCompletionToolsParam], *, single: bool) -> str:
     """Lark, with llguidance's `%json`."""
     rules = ["start: call" if single else "start: call+", "call: " + " | ".join(f"tool_{i}" for i in range(len(tools)))]
     for number, tool in enumerate(tools):
@@ -76,6 +76,6 @@ _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _HEAD = '{"name": "%s", "arguments": '
 
 
-def _schema(tool: Tool) -> dict[str, Any]:
+def _schema(tool: ChatCompletionToolsParam) -> dict[str, Any]:
     """Of a call's arguments: the tool's own if it is strict, else any JSON."""
     return (tool.function.parameters or {}) if tool.function.strict else {}

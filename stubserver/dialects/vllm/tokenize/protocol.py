@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, model_validator
 
 from stubserver.dialects.vllm.chat.messages import ChatMessage
-from stubserver.dialects.vllm.chat.protocol import Tool
+from stubserver.dialects.vllm.chat.protocol import ChatCompletionToolsParam
 from stubserver.dialects.vllm.protocol import INT64_MAX, ReplyModel, RequestModel
 from stubserver.errors import ValidationError
 
@@ -36,7 +36,7 @@ class TokenizeChatRequest(RequestModel):
     chat_template_kwargs: dict[str, Any] | None = None
     media_io_kwargs: dict[str, dict[str, Any]] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
-    tools: list[Tool] | None = None
+    tools: list[ChatCompletionToolsParam] | None = None
 
     @model_validator(mode="before")
     @classmethod
