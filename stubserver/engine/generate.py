@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import repeat
+from math import isnan, nan
 from typing import TypeVar
 
 import numpy as np
@@ -259,10 +260,9 @@ def process(terms: Terms, raw: Logits, state: StepState) -> Logits:
 
 
 def check_finite(values: Iterable[float]) -> None:
-    """Refuse NaN, which JSON can't carry. Raises ValidationError."""
-    for value in values:
-        if value != value:
-            raise ValidationError("A value is no number, which JSON can't carry.", code="not_finite", value=value)
+    """Refuse NaN, which a full reply can't carry; in a stream's events it is null. Raises ValidationError."""
+    if any(map(isnan, values)):
+        raise ValidationError("A value is no number, which JSON can't carry.", code="not_finite", value=nan)
 
 
 def check_prompt(model: Model, prompt_token_ids: Sequence[int]) -> None:

@@ -6,6 +6,8 @@ import random
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stubserver.asgi import find_header
+
 HEADER = b"x-request-id"
 
 
@@ -20,8 +22,8 @@ class RequestIdMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == HEADER), None)
-        own = f"{random.getrandbits(128):032x}".encode() if given is None else given
+        given = find_header(scope, HEADER)
+        own = (f"{random.getrandbits(128):032x}" if given is None else given).encode("latin-1")
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,17 @@ class BoostToken:
         boosted = logits.copy()
         boosted[276] += 4.0
         return boosted
+
+
+@cache
+def bigram_tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(BIGRAM / "tokenizer.json"))
+
+
+@cache
+def bigram_table() -> np.ndarray:
+    table: np.ndarray = np.load(BIGRAM / "logits.npz")["table"]
+    return table
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,7 @@ class Exchange:
             pairs = pairs[len(choice["prompt_token_ids"] or ()) :]
         elif self.request["body"].get("echo") and "content" not in choice["logprobs"]:
             pairs = pairs[-self.response["body"]["usage"]["completion_tokens"] :]
-        tokenizer = Tokenizer.from_file(str(BIGRAM / "tokenizer.json"))
+        tokenizer = bigram_tokenizer()
         tokens: list[int | str] = []
         for text, value in pairs:
             if text.startswith("token_id:"):
@@ -117,9 +128,7 @@ class Exchange:
         """
         if "events" in self.response and "text" in choice:
             return [choice["text"]]
-        token_ids = (
-            Tokenizer.from_file(str(BIGRAM / "tokenizer.json")).encode(self._text(choice), add_special_tokens=False).ids
-        )
+        token_ids = bigram_tokenizer().encode(self._text(choice), add_special_tokens=False).ids
         body = self.response.get("body") or {}
         missing = body["usage"]["completion_tokens"] - len(token_ids) if len(body.get("choices", ())) == 1 else 0
         return [*token_ids, *[UNSHOWN] * missing]
@@ -136,7 +145,7 @@ class Exchange:
         # A chat's prompt ends in a newline here.
         last = before[-1] if before else tokenizer.encode(body.get("prompt", "\n")).ids[-1]
         last = tokenizer.encode(last).ids[0] if isinstance(last, str) else last
-        row = np.load(BIGRAM / "logits.npz")["table"][last].astype(np.float64)
+        row = bigram_table()[last].astype(np.float64)
         if self.settings["logprobs_mode"].startswith("processed"):
             defaults = self.settings.get("override_generation_config", {})
             row = row / body.get("temperature", defaults.get("temperature"))

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticKnownError
 
@@ -123,6 +123,17 @@ def check_cache_salt(data: dict[str, Any]) -> None:
             "'@', '/', '\\\\', or NUL."
         )
         raise ValidationError(message, parameter="cache_salt")
+
+
+class SaltedRequest(RequestModel):
+    """A body whose `cache_salt` is checked before its types are."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_cache_salt(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            check_cache_salt(data)
+        return data
 
 
 class StreamOptions(RequestModel):
@@ -297,11 +308,12 @@ def check_tag_of_response_format(given: Any) -> None:
     """Refuse what is no structural tag. Raises ValidationError."""
     if not (isinstance(given, dict) and given.get("type") == "structural_tag"):
         return
+    from stubserver.dialects.vllm.structured_outputs import no_structural_tag
+
     try:
         _check_structural_tag(_as_text(_TAG_RESPONSE_FORMAT.validate_python(given)), "response_format")
     except ValueError as error:
-        message = "Invalid response_format structural_tag specification."
-        raise ValidationError(message, parameter="response_format") from error
+        raise no_structural_tag("response_format") from error
 
 
 _TAG_RESPONSE_FORMAT: TypeAdapter[StructuralTagResponseFormat | LegacyStructuralTagResponseFormat] = TypeAdapter(

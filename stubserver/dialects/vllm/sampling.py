@@ -53,6 +53,23 @@ class SamplingFields(Protocol):
     ec_transfer_params: dict[str, Any] | None
 
 
+class BeamFields(Protocol):
+    """What of a request says how its tokens are chosen."""
+
+    use_beam_search: bool
+    length_penalty: float
+
+
+class GenerationFields(SamplingFields, BeamFields, Protocol):
+    """The same, with what depends on the prompt."""
+
+    truncate_prompt_tokens: int | None
+
+    @property
+    def echo(self) -> bool | None:
+        """Whether the prompt is shown before what follows it."""
+
+
 _DEFAULTS: dict[str, Any] = {
     "repetition_penalty": 1.0,
     "presence_penalty": 0.0,
@@ -62,6 +79,31 @@ _DEFAULTS: dict[str, Any] = {
     "top_k": 0,
     "min_p": 0.0,
 }
+
+
+def generation_params(
+    request: GenerationFields,
+    model: Model,
+    prompt_len: int,
+    *,
+    max_tokens: int | None,
+    logprobs: int | None,
+    echoed: int | None,
+    echo_alone: bool = False,
+) -> SamplingParams:
+    """The parameters of one prompt of a completion or chat request, their values checked. Raises ValidationError.
+
+    max_tokens, logprobs: as asked for. echoed: how many top values the tokens of an echoed prompt get, unless
+    `prompt_logprobs` says so. echo_alone: whether nothing but the echo is wanted; a token is generated all the same.
+    """
+    room = choose_max_tokens(model, max_tokens, prompt_len, request.truncate_prompt_tokens)
+    if request.use_beam_search:
+        return beam_params(request, model, room)
+    scored = request.prompt_logprobs
+    if scored is None and request.echo:
+        scored = echoed
+    room = 1 if echo_alone else room
+    return sampling_params(request, model, max_tokens=room, logprobs=logprobs, prompt_logprobs=scored)
 
 
 def sampling_params(
@@ -163,13 +205,6 @@ def _is_int(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-class BeamFields(Protocol):
-    """What of a request says how its tokens are chosen."""
-
-    use_beam_search: bool
-    length_penalty: float
 
 
 def steps_of(generation: Generation, request: BeamFields) -> Iterator[tuple[int, Step]]:

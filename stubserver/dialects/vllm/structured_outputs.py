@@ -6,7 +6,7 @@ Source of the order: vLLM 0.32.0, `SamplingParams._validate_structured_outputs`.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from stubserver.config.settings import Settings, StructuredOutputsConfig
 from stubserver.engine.grammar import guidance, words, xgrammar
@@ -38,7 +38,7 @@ def compile_constraint(kind: str, value: Any, settings: Settings) -> Constraint:
     """
     config = settings.structured_outputs_config
     _check_value(kind, value)
-    known = _KINDS[kind]
+    known = cast(Kind, kind)
     match config.backend:
         case "xgrammar":
             return xgrammar.checked(known, value, config)
@@ -46,16 +46,6 @@ def compile_constraint(kind: str, value: Any, settings: Settings) -> Constraint:
             return guidance.checked(known, value, config)
         case _:
             return _automatic(known, value, config)
-
-
-_KINDS: dict[str, Kind] = {
-    "json": "json",
-    "json_object": "json_object",
-    "regex": "regex",
-    "choice": "choice",
-    "grammar": "grammar",
-    "structural_tag": "structural_tag",
-}
 
 
 def _automatic(kind: Kind, value: Any, config: StructuredOutputsConfig) -> Constraint:
@@ -93,17 +83,21 @@ def _check_value(kind: str, value: Any) -> None:
         raise ValidationError(NUL_IN_REGEX)
 
 
+def no_structural_tag(parameter: str) -> ValidationError:
+    """What the front end says of it."""
+    return ValidationError(BAD_STRUCTURAL_TAG.format(parameter=parameter), parameter=parameter)
+
+
 def check_structural_tag(text: Any, parameter: str) -> None:
     """Refuse what is no structural tag, as vLLM's front end does, whatever the backend. Raises ValidationError."""
     if isinstance(text, str) and _is_too_deep(text, TAG_LEVELS):
         raise ValidationError(TOO_DEEP.format(most=MOST_LEVELS))
-    refusal = ValidationError(BAD_STRUCTURAL_TAG.format(parameter=parameter), parameter=parameter)
     if not (isinstance(text, str) and text):
-        raise refusal
+        raise no_structural_tag(parameter)
     try:
         xgrammar.check_structural_tag(text)
     except ValidationError as error:
-        raise refusal from error
+        raise no_structural_tag(parameter) from error
     except UnsupportedError:
         return  # the backend xgrammar will say so; guidance may take it
 

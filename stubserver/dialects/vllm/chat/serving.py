@@ -42,11 +42,11 @@ from stubserver.dialects.vllm.chat.template import (
 from stubserver.dialects.vllm.chat.tools import check_tools, forces_a_call, parses_tools, tool_constraint
 from stubserver.dialects.vllm.prompts import Renderer, Truncation, check_lengths
 from stubserver.dialects.vllm.protocol import requested_constraint
-from stubserver.dialects.vllm.sampling import beam_params, choose_max_tokens, sampling_params, steps_of
+from stubserver.dialects.vllm.sampling import generation_params, steps_of
 from stubserver.dialects.vllm.wire.codec import WIRE
-from stubserver.dialects.vllm.wire.logprobs import chat_logprobs, check_numbers, make_display, prompt_logprobs
+from stubserver.dialects.vllm.wire.logprobs import chat_logprobs, make_display, prompt_logprobs
 from stubserver.dialects.vllm.wire.usage import CHAT_DETAILS, usage, usage_in_stream
-from stubserver.engine.generate import Generation, Step, in_turn
+from stubserver.engine.generate import Generation, Step, check_finite, in_turn
 from stubserver.engine.model import Model
 from stubserver.engine.terms import EngineRequest
 from stubserver.errors import GenerationError, RequestError, SchemaError, ValidationError
@@ -327,18 +327,13 @@ def _max_tokens(parsed: ChatFields) -> tuple[int | None, str]:
 
 def _params(model: Model, parsed: ChatFields, prompt_len: int) -> SamplingParams:
     """The parameters of a chat request, their values checked. Raises ValidationError."""
-    max_tokens = choose_max_tokens(model, _max_tokens(parsed)[0], prompt_len, parsed.truncate_prompt_tokens)
-    if parsed.use_beam_search:
-        return beam_params(parsed, model, max_tokens)
-    scored = parsed.prompt_logprobs
-    if scored is None and parsed.echo:
-        scored = parsed.top_logprobs
-    return sampling_params(
+    return generation_params(
         parsed,
         model,
-        max_tokens=max_tokens,
+        prompt_len,
+        max_tokens=_max_tokens(parsed)[0],
         logprobs=parsed.top_logprobs if parsed.logprobs else None,
-        prompt_logprobs=scored,
+        echoed=parsed.top_logprobs,
     )
 
 
@@ -570,7 +565,7 @@ def _full_choice(chat: _Chat, parts: Sequence[_Part]) -> dict[str, Any]:
     logprobs = None
     if request.logprobs and not hidden:
         logprobs = {"content": [entry for part in parts if part.logprobs for entry in part.logprobs["content"]]}
-        check_numbers(entry["logprob"] for entry in logprobs["content"])
+        check_finite(entry["logprob"] for entry in logprobs["content"])
     ids_shown = request.return_token_ids and not hidden
     return {
         "index": last.number,

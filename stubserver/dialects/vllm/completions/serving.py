@@ -20,16 +20,15 @@ from stubserver.dialects.vllm.chat.reasoning import constraint_waiting
 from stubserver.dialects.vllm.completions.protocol import CompletionReply, CompletionRequest
 from stubserver.dialects.vllm.prompts import Renderer, Truncation, check_given, render_prompts
 from stubserver.dialects.vllm.protocol import requested_constraint
-from stubserver.dialects.vllm.sampling import beam_params, choose_max_tokens, sampling_params, steps_of
+from stubserver.dialects.vllm.sampling import generation_params, steps_of
 from stubserver.dialects.vllm.wire.codec import WIRE
 from stubserver.dialects.vllm.wire.logprobs import (
-    check_numbers,
     completion_logprobs,
     make_display,
     prompt_logprobs,
 )
 from stubserver.dialects.vllm.wire.usage import COMPLETION_DETAILS, usage, usage_in_stream
-from stubserver.engine.generate import Generation, Step, in_turn
+from stubserver.engine.generate import Generation, Step, check_finite, in_turn
 from stubserver.engine.model import Model
 from stubserver.engine.terms import EngineRequest
 from stubserver.errors import GenerationError, RequestError, ValidationError
@@ -196,19 +195,14 @@ def _why_no_suffix(parsed: CompletionRequest) -> str:
 
 def _params(model: Model, parsed: CompletionRequest, prompt_len: int) -> SamplingParams:
     """The parameters of one prompt of a completion request, their values checked. Raises ValidationError."""
-    max_tokens = choose_max_tokens(model, parsed.max_tokens, prompt_len, parsed.truncate_prompt_tokens)
-    if parsed.use_beam_search:
-        return beam_params(parsed, model, max_tokens)
-    scored = parsed.prompt_logprobs
-    if scored is None and parsed.echo:
-        scored = parsed.logprobs
-    return sampling_params(
+    return generation_params(
         parsed,
         model,
-        # Echo alone still generates a token, which isn't shown.
-        max_tokens=1 if parsed.echo and parsed.max_tokens == 0 else max_tokens,
+        prompt_len,
+        max_tokens=parsed.max_tokens,
         logprobs=parsed.logprobs,
-        prompt_logprobs=scored,
+        echoed=parsed.logprobs,
+        echo_alone=bool(parsed.echo) and parsed.max_tokens == 0,
     )
 
 
@@ -338,7 +332,7 @@ def _full_choice(completion: _Completion, part: _Part) -> dict[str, Any]:
     generation, request = part.generation, completion.asked.plan.request
     scored = generation.params.prompt_logprobs is not None
     for top in part.logprobs["top_logprobs"] if part.logprobs else ():
-        check_numbers(top.values() if top else ())
+        check_finite(top.values() if top else ())
     return {
         "index": part.number,
         "text": part.text,

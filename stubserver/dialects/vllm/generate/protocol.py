@@ -20,10 +20,10 @@ from stubserver.dialects.vllm.protocol import (
     ReplyModel,
     RequestId,
     RequestModel,
+    SaltedRequest,
     StreamOptions,
     StructuredOutputsParams,
     Usage,
-    check_cache_salt,
     read_budget,
 )
 from stubserver.dialects.vllm.sampling import effective_temperature
@@ -178,7 +178,7 @@ class ReasoningParserKwargs(RequestModel):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
-class GenerateRequest(RequestModel):
+class GenerateRequest(SaltedRequest):
     """The fields of vLLM's request, in its order, in which several errors are listed."""
 
     request_id: RequestId = None
@@ -208,13 +208,6 @@ class GenerateRequest(RequestModel):
         if min(token_ids) < 0:
             raise ValueError("token_ids must not contain negative values")
         return token_ids
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_cache_salt(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            check_cache_salt(data)
-        return data
 
     @model_validator(mode="after")
     def _check_media(self) -> GenerateRequest:

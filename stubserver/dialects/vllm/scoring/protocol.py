@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import model_validator
-
-from stubserver.dialects.vllm.protocol import Priority, ReplyModel, RequestId, RequestModel, Usage, check_cache_salt
+from stubserver.dialects.vllm.protocol import Priority, ReplyModel, RequestId, SaltedRequest, Usage
 
 
-class ScoringRequest(RequestModel):
+class ScoringRequest(SaltedRequest):
     """The fields of vLLM's request; `cache_salt` and `priority` have no effect."""
 
     model: str | None = None
@@ -22,13 +20,6 @@ class ScoringRequest(RequestModel):
     cache_salt: str | None = None
     priority: Priority = 0
     request_id: RequestId = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            check_cache_salt(data)
-        return data
 
 
 class ItemScore(ReplyModel):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, model_validator
+from pydantic import ConfigDict
 
-from stubserver.dialects.vllm.protocol import Priority, ReplyModel, RequestId, RequestModel, check_cache_salt
+from stubserver.dialects.vllm.protocol import Priority, ReplyModel, RequestId, RequestModel, SaltedRequest
 
 
 class QuestionSpec(RequestModel):
@@ -19,7 +19,7 @@ class QuestionSpec(RequestModel):
     criteria: Any = None
 
 
-class DecisionRequest(RequestModel):
+class DecisionRequest(SaltedRequest):
     """The fields of vLLM's request; `cache_salt` and `priority` have no effect. `state`: text or JSON."""
 
     model: str | None = None
@@ -33,13 +33,6 @@ class DecisionRequest(RequestModel):
     cache_salt: str | None = None
     priority: Priority = 0
     request_id: RequestId = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            check_cache_salt(data)
-        return data
 
 
 class DecisionUsage(ReplyModel):

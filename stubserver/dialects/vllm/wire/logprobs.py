@@ -7,9 +7,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from stubserver.dialects.vllm.behaviour import VLLM_0_32_0
 from stubserver.dialects.vllm.wire.positions import placeholder as placeholder
-from stubserver.engine.generate import Step
+from stubserver.engine.generate import Step, check_finite
 from stubserver.engine.model import Model
-from stubserver.errors import ValidationError
 from stubserver.sampling.logprobs import PositionLogprobs
 from stubserver.tokenizer.base import Tokenizer
 
@@ -95,15 +94,8 @@ def chat_logprobs(step: Step, display: Display) -> dict[str, Any]:
 def prompt_logprobs(positions: Iterable[PositionLogprobs | None]) -> list[dict[str, Any] | None]:
     """`prompt_logprobs` of a reply: per token, id → logprob, rank and text. Raises ValidationError for NaN."""
     positions = list(positions)
-    check_numbers(value for position in positions if position for value in position.logprobs)
+    check_finite(value for position in positions if position for value in position.logprobs)
     return [None if position is None else _prompt_entry(position) for position in positions]
-
-
-def check_numbers(values: Iterable[float]) -> None:
-    """Refuse NaN, which a full reply can't carry; in a stream's events it is null. Raises ValidationError."""
-    total = sum(values)
-    if total != total:
-        raise ValidationError("A value is no number, which JSON can't carry.", code="not_finite", value=total)
 
 
 Make = Callable[[PositionLogprobs, int, Display], R]
